@@ -1,0 +1,1 @@
+"""Replay: settings to order to counts, without opening a shard."""
