@@ -1,0 +1,261 @@
+"""The Composer callback: events in, metrics and alarms out."""
+
+# Torch, Composer and streaming are typed only in part: what comes out of them is unknown to pyright.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from composer.core import Callback, State
+from composer.loggers import Logger
+from composer.utils import dist
+
+from composer_mixmon.actions import act
+from composer_mixmon.config import batches, parse_alarm, parse_labels, parse_target
+from composer_mixmon.dataset import own_shares, run_settings, shard_table
+from composer_mixmon.errors import DatasetError, MixmonError, MixtureAlarm
+from composer_mixmon.monitor import Monitor
+from composer_mixmon.ranks import RankFailedError, Ranks, any_rank
+from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
+from composer_mixmon.tap import Tap
+from composer_mixmon.wandb_version import explain_new_wandb
+
+__all__ = ["MixMon"]
+
+log = logging.getLogger("composer_mixmon")
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """What exists while a DataLoader is watched."""
+
+    tap: Tap
+    monitor: Monitor
+    ranks: Ranks
+    contributes: bool  # False: another rank gets the same samples and counts them
+
+
+class MixMon(Callback):
+    """Shows which labels a run is really fed, and speaks up when it is fed wrongly.
+
+    Reads the sample ids of every training batch out of the DataLoader's workers, without changing the
+    dataset's code, the collator or the batch. Every ``log_interval`` batches, one all-reduce adds up the
+    counts of all ranks, and these are logged in one call beside the loss of the interval's last batch:
+
+    +---------------------------------+-------------------------------------------------------------------+
+    | Key                             | Logged data                                                       |
+    +=================================+===================================================================+
+    | ``mixmon/window/ratio/<label>`` | The label's share of the last ``window`` batches                  |
+    +---------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/window/deviation``     | Total variation distance of these shares from the target          |
+    +---------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/window/noise_floor``   | The deviation that a perfect shuffle shows at this many samples   |
+    +---------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/window/dispersion``    | Mean chi² per degree of freedom of its batches: 1 is a perfect    |
+    |                                 | shuffle, more is clumped, less is stratified                      |
+    +---------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/run/ratio/<label>``    | The label's share of the run so far, over resumptions             |
+    +---------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/run/deviation``        | Total variation distance of these shares from the target          |
+    +---------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/alarms``               | Alarms so far in the run                                          |
+    +---------------------------------+-------------------------------------------------------------------+
+
+    Args:
+        labels: What a sample counts as: ``"stream"``; ``{"shards": {"ja": "ja/*", "en": ["en/*", "0:8"]}}``
+            with globs over the shards' names or half-open ranges of shard numbers; ``{"position": 10}``
+            for equal parts of the dataset; ``{"file": path}`` for a label file.
+        target: ``"auto"`` for the dataset's own shares after proportion, repeat and choose, or a mapping
+            of each label's share. Labels that it leaves out have the target 0.
+        window: Batches in the window, as ``"100ba"``.
+        log_interval: Batches from one log to the next, as ``"10ba"``.
+        alarm: ``rules``, a list of thresholds such as ``{"deviation": 0.2, "for": "20ba", "grace": "50ba"}``,
+            ``{"ratio": "ja", "below": 0.4, "above": 0.6}`` or ``{"dispersion": 3.0}``, all on the window;
+            ``action``, any of ``log``, ``wandb``, ``stop`` and ``raise``. ``for`` is how many batches in a
+            row it takes, ``grace`` how many batches at the run's start are not looked at (a window's, if
+            unset).
+
+    Raises:
+        ConfigError: A setting is wrong, here or, where the dataset is needed to know, at the start of fit.
+    """
+
+    def __init__(
+        self,
+        labels: Any = "stream",
+        target: Any = "auto",
+        window: str | int = "100ba",
+        log_interval: str | int = "10ba",
+        alarm: Any = None,
+    ) -> None:
+        self._labels = parse_labels(labels)
+        self._target = parse_target(target)
+        self._window = batches("window", window)
+        self._interval = batches("log_interval", log_interval)
+        self._alarm = parse_alarm(alarm)
+        self._saved: dict[str, Any] = {}
+        self._watch: _Watch | None = None
+        self._off = False
+        self._logger_failed = False
+        explain_new_wandb()
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Attach to the DataLoader. Whatever is wrong with the settings is raised here."""
+        error = self._start(state, logger)
+        if isinstance(error, MixmonError):
+            raise error
+
+    def epoch_start(self, state: State, logger: Logger) -> None:
+        """Follow to another DataLoader, where a curriculum has put one in."""
+        self._start(state, logger)
+
+    def after_dataloader(self, state: State, logger: Logger) -> None:
+        """Take the batch's labels; where it ends an interval, add up over the ranks and log."""
+        watch = self._watch
+        if watch is None:
+            return
+        with self._guard(watch):
+            if not watch.ranks.failed:
+                _take(watch)
+        batch = int(state.timestamp.batch)
+        if (batch + 1) % self._interval == 0:
+            with self._guard(watch):
+                self._log(logger, watch.monitor.draft(batch, watch.ranks.add_up))
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Count the batch, now that it has been trained on; act on the alarms of the interval."""
+        watch = self._watch
+        if watch is None:
+            return
+        with self._guard(watch):
+            act(self._alarm.actions, watch.monitor.done(), state, logger)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Log what the last interval has left over."""
+        watch = self._watch
+        if watch is None:
+            return
+        with self._guard(watch):
+            figures, alarms = watch.monitor.finish(int(state.timestamp.batch) - 1, watch.ranks.add_up)
+            self._log(logger, figures)
+            act(self._alarm.actions, alarms, state, logger)
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Let go of the DataLoader."""
+        del state, logger
+        if self._watch is not None:
+            self._watch.tap.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The books over all ranks, as plain types; Composer asks every rank at the same time."""
+        watch = self._watch
+        if watch is None:
+            return self._saved
+        with self._guard(watch):
+            return watch.monitor.state_dict(watch.ranks.add_up)
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep the books of a checkpoint until the labels are known, at the start of fit."""
+        self._saved = state
+
+    def _start(self, state: State, logger: Logger) -> Exception | None:
+        """Attach to the DataLoader that is current now, on all ranks or on none."""
+        watch = self._watch
+        if self._off or (watch is not None and watch.tap.dataloader is state.dataloader):
+            return None
+        if watch is not None:
+            self._saved = self.state_dict()
+            watch.tap.detach()
+        error: Exception | None = None
+        try:
+            self._watch = self._attach(state, logger)
+        except Exception as caught:
+            error = caught
+        if any_rank(state, error is not None):
+            self._turn_off(error or RankFailedError("monitoring could not start on another rank"))
+        return error
+
+    def _attach(self, state: State, logger: Logger) -> _Watch:
+        loader: Any = state.dataloader
+        dataset = getattr(loader, "dataset", None)
+        label_map = resolve_labels(self._labels, shard_table(dataset))
+        target = resolve_target(self._target, label_map.names, own_shares(dataset, label_map))
+        check_rules(self._alarm.rules, label_map.names)
+        monitor = Monitor(label_map.names, target, self._window, self._interval, self._alarm.rules)
+        if self._saved:
+            try:
+                monitor.load_state_dict(self._saved)
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning("mixmon counts afresh, for it cannot go on from the saved counts: %s", error)
+        replication = getattr(dataset, "replication", None) or 1
+        self._tell(lambda: logger.log_hyperparameters({"mixmon": self._settings(loader, monitor)}))
+        return _Watch(
+            Tap(loader, label_map), monitor, Ranks(state), dist.get_global_rank() % replication == 0
+        )
+
+    def _settings(self, loader: Any, monitor: Monitor) -> dict[str, Any]:
+        """What goes to the run's config: our settings, and all that the order of samples depends on."""
+        return run_settings(loader) | {
+            "labels": list(monitor.names),
+            "target": monitor.target.tolist(),
+            "window": self._window,
+            "log_interval": self._interval,
+            "alarm": {"rules": list(map(str, self._alarm.rules)), "action": list(self._alarm.actions)},
+        }
+
+    def _log(self, logger: Logger, figures: dict[str, float]) -> None:
+        if figures:
+            self._tell(lambda: logger.log_metrics(figures))
+
+    def _tell(self, log_it: Callable[[], None]) -> None:
+        """Log, where a logger that raises costs a warning and neither the run nor the monitoring."""
+        try:
+            log_it()
+        except Exception as error:
+            if not self._logger_failed:
+                log.warning("mixmon: a logger did not take what was logged: %r", error)
+            self._logger_failed = True
+
+    @contextmanager
+    def _guard(self, watch: _Watch) -> Generator[None]:
+        """Keep our faults to ourselves: one warning, monitoring off on every rank, training goes on."""
+        try:
+            yield
+        except MixtureAlarm:
+            raise
+        except RankFailedError as error:
+            self._turn_off(error)
+        except Exception as error:
+            if dist.get_world_size() == 1:
+                self._turn_off(error)
+            elif not watch.ranks.failed:
+                watch.ranks.failed = True  # the other ranks learn of it when the interval is added up
+                _warn(error)
+
+    def _turn_off(self, error: Exception) -> None:
+        """Stop monitoring on this rank; all ranks do so at the same batch."""
+        if self._watch is not None:
+            self._watch.tap.detach()
+        if self._watch is None or not self._watch.ranks.failed:
+            _warn(error)
+        self._watch, self._saved, self._off = None, {}, True
+
+
+def _take(watch: _Watch) -> None:
+    """Hold the counts of the batch that was fetched last."""
+    tagged = watch.tap.take()
+    if tagged is None or tagged.labels is None:
+        raise DatasetError(
+            "the ids of a batch are missing: its samples did not come one by one from the dataset"
+        )
+    counts = np.bincount(tagged.labels, minlength=len(watch.monitor.names))
+    watch.monitor.put(counts if watch.contributes else np.zeros_like(counts))
+
+
+def _warn(error: Exception) -> None:
+    log.warning("mixmon is off, training goes on: %s", error, exc_info=not isinstance(error, MixmonError))

@@ -1,0 +1,237 @@
+"""What the user writes under ``mixmon:`` in a training YAML, checked and turned into records."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard, cast
+
+from composer_mixmon.errors import ConfigError
+
+__all__ = [
+    "ACTIONS",
+    "AlarmConfig",
+    "Rule",
+    "batches",
+    "parse_alarm",
+    "parse_labels",
+    "parse_target",
+    "plain",
+]
+
+ACTIONS = ("log", "wandb", "stop", "raise")
+LABEL_KINDS = ("stream", "shards", "position", "file")
+RULE_FIGURES = ("deviation", "ratio", "dispersion")
+_BATCHES = re.compile(r"\s*(\d[\d_]*)\s*ba\s*")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One threshold.
+
+    Attributes:
+        figure: ``deviation``, ``dispersion`` or ``ratio``, of the window.
+        label: The label whose ratio is watched (``ratio`` only).
+        below: The alarm's condition holds under this figure, or −inf.
+        above: The alarm's condition holds over this figure, or inf.
+        patience: Consecutive batches for which it must hold (``for:`` in YAML).
+        grace: Batches at the start of the run in which it is not looked at; ``None``: a window's.
+    """
+
+    figure: str
+    label: str
+    below: float
+    above: float
+    patience: int
+    grace: int | None
+
+    def __str__(self) -> str:
+        subject = f"ratio of {self.label}" if self.figure == "ratio" else self.figure
+        bounds = [f"below {self.below:g}"] * (self.below > -math.inf)
+        bounds += [f"above {self.above:g}"] * (self.above < math.inf)
+        return f"{subject} {' or '.join(bounds)} for {self.patience} ba"
+
+
+@dataclass(frozen=True)
+class AlarmConfig:
+    """The rules, and what to do when one fires."""
+
+    rules: tuple[Rule, ...]
+    actions: tuple[str, ...]
+
+
+def plain(value: Any) -> Any:
+    """Turn configuration containers (OmegaConf's, too) into dicts and lists."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [plain(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
+def _is_dict(value: Any) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_list(value: Any) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def batches(field: str, value: Any, least: int = 1) -> int:
+    """Read a number of batches: ``100ba``, ``1_000_000ba`` or a plain 100.
+
+    Raises:
+        ConfigError: Another unit, no number, or fewer than ``least``.
+    """
+    found = _BATCHES.fullmatch(value) if isinstance(value, str) else None
+    number = int(found[1].replace("_", "")) if found else value
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ConfigError(field, value, 'give a number of batches, such as "100ba"')
+    if number < least:
+        raise ConfigError(field, value, f"must be at least {least} batch{'es' * (least != 1)}")
+    return number
+
+
+def parse_labels(value: Any) -> tuple[str, Any]:
+    """Read ``labels`` as its kind and the kind's argument.
+
+    Returns:
+        ``("stream", None)``, ``("shards", {label: [patterns]})``, ``("position", parts)`` or
+        ``("file", path)``.
+
+    Raises:
+        ConfigError: Not one of these.
+    """
+    field, spec = "labels", plain(value)
+    if spec in ("stream", {"by": "stream"}):
+        return "stream", None
+    if spec in ("position", {"by": "position"}):
+        return "position", 10
+    choices = '"stream", {shards: {ja: "ja/*", en: "en/*"}}, {position: 10} or {file: labels.json}'
+    if not _is_dict(spec) or len(spec) != 1:
+        raise ConfigError(field, value, f"choose one of {choices}")
+    kind, argument = next(iter(spec.items()))
+    readers = {"shards": _shard_groups, "position": _parts, "file": _path}
+    if kind not in readers:
+        raise ConfigError(field, kind, f"is no kind of label: choose one of {choices}")
+    return kind, readers[kind](argument)
+
+
+def _shard_groups(argument: Any) -> dict[str, list[str]]:
+    field = "labels.shards"
+    if not _is_dict(argument) or not argument:
+        raise ConfigError(field, argument, 'map each label to a glob or a range, such as {ja: "ja/*"}')
+    groups: dict[str, list[str]] = {}
+    for name, patterns in argument.items():
+        listed: list[Any] = patterns if _is_list(patterns) else [patterns]
+        if not listed or not all(isinstance(p, str) and p for p in listed):
+            raise ConfigError(
+                f"{field}.{name}", patterns, 'give a glob ("ja/*") or a range ("0:16"), or a list'
+            )
+        groups[label_name(field, name)] = listed
+    return groups
+
+
+def label_name(field: str, name: Any) -> str:
+    """Check a label's name: text that can be part of a metric's name and of a line in a terminal.
+
+    Raises:
+        ConfigError: Not text, empty, longer than 200 characters, or with control characters.
+    """
+    if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
+        raise ConfigError(field, name, "a label is printable text of 1 to 200 characters")
+    return name
+
+
+def _parts(argument: Any) -> int:
+    if isinstance(argument, bool) or not isinstance(argument, int) or not 2 <= argument <= 10_000:
+        raise ConfigError(
+            "labels.position", argument, "give a number of equal parts from 2 to 10000, such as 10"
+        )
+    return argument
+
+
+def _path(argument: Any) -> str:
+    if not isinstance(argument, str) or not argument:
+        raise ConfigError("labels.file", argument, "give the path of a label file")
+    return argument
+
+
+def parse_target(value: Any) -> dict[str, float] | None:
+    """Read ``target``: ``None`` for ``auto``, else each label's share.
+
+    Raises:
+        ConfigError: A share that is no number in [0, 1], or shares that do not sum to 1 within 1e-9.
+    """
+    field, spec = "target", plain(value)
+    if spec is None or spec == "auto":
+        return None
+    if not _is_dict(spec) or not spec:
+        raise ConfigError(field, value, 'write "auto" or each label\'s share, such as {ja: 0.5, en: 0.5}')
+    shares = {str(label): _number(f"{field}.{label}", share, 0.0, 1.0) for label, share in spec.items()}
+    total = math.fsum(shares.values())
+    if abs(total - 1) > 1e-9:
+        raise ConfigError(field, value, f"the shares sum to {total:.12g}: make them sum to 1")
+    return shares
+
+
+def parse_alarm(value: Any) -> AlarmConfig:
+    """Read ``alarm``: its rules and actions; without rules nothing is ever done.
+
+    Raises:
+        ConfigError: An unknown key, figure or action, or a threshold out of its range.
+    """
+    spec = _keys("alarm", {} if value is None else plain(value), {"rules": [], "action": ["log"]})
+    rules, actions = spec["rules"], spec["action"]
+    if not _is_list(rules):
+        raise ConfigError("alarm.rules", rules, "give a list, such as [{deviation: 0.2, for: 20ba}]")
+    listed: list[Any] = actions if _is_list(actions) else [actions]
+    for action in listed:
+        if action not in ACTIONS:
+            raise ConfigError("alarm.action", action, f"is unknown: choose of {', '.join(ACTIONS)}")
+    parsed = [_rule(f"alarm.rules[{i}]", rule) for i, rule in enumerate(rules)]
+    return AlarmConfig(tuple(parsed), tuple(listed))
+
+
+def _rule(field: str, value: Any) -> Rule:
+    figures = [figure for figure in RULE_FIGURES if _is_dict(value) and figure in value]
+    if len(figures) != 1:
+        raise ConfigError(field, value, f"needs exactly one of {', '.join(RULE_FIGURES)}")
+    figure = figures[0]
+    bounds = {"below": None, "above": None} if figure == "ratio" else {}
+    spec = _keys(field, value, {figure: None, "for": 1, "grace": None, **bounds})
+    label, below, above = "", -math.inf, math.inf
+    if figure == "ratio":
+        label = label_name(f"{field}.ratio", spec["ratio"])
+        if spec["below"] is None and spec["above"] is None:
+            raise ConfigError(field, value, "needs a threshold: below, above or both")
+        if spec["below"] is not None:
+            below = _number(f"{field}.below", spec["below"], 0.0, 1.0)
+        if spec["above"] is not None:
+            above = _number(f"{field}.above", spec["above"], 0.0, 1.0)
+    else:
+        above = _number(f"{field}.{figure}", spec[figure], 0.0, 1.0 if figure == "deviation" else math.inf)
+    patience = batches(f"{field}.for", spec["for"])
+    grace = None if spec["grace"] is None else batches(f"{field}.grace", spec["grace"], least=0)
+    return Rule(figure, label, below, above, patience, grace)
+
+
+def _number(field: str, value: Any, low: float, high: float) -> float:
+    """Check a number in [low, high]."""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or not low <= value <= high:
+        bound = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+        raise ConfigError(field, value, f"give a number {bound}")
+    return float(value)
+
+
+def _keys(field: str, value: Any, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the defaults of a mapping and refuse keys that mean nothing."""
+    if not _is_dict(value):
+        raise ConfigError(field, value, f"give a mapping with keys of {', '.join(defaults)}")
+    for key in value:
+        if key not in defaults:
+            raise ConfigError(f"{field}.{key}", value[key], f"is unknown: choose of {', '.join(defaults)}")
+    return {**defaults, **value}

@@ -1,0 +1,173 @@
+"""The books: counts by label over the last window of batches and over the whole run.
+
+Live monitoring, audit and post-mortem all fold rows of per-batch counts into a :class:`Mixture`.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from composer_mixmon.statistics import chi_square_per_degree, deviation, noise_floor
+
+__all__ = ["Fold", "Mixture", "pack_counts", "unpack_counts"]
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What a few batches make of a mixture, one entry for each batch.
+
+    Attributes:
+        before: Batches recorded before the first of them.
+        rows: Counts of each batch, int64 (batches, labels).
+        window: Counts of the window that ends with each batch, int64 (batches, labels).
+        run: Counts of the run up to and with the last batch, int64 (labels,).
+        dispersion: Mean chi² per degree of freedom over that window, float64 (batches,).
+    """
+
+    before: int
+    rows: Counts
+    window: Counts
+    run: Counts
+    dispersion: Floats
+
+
+class Mixture:
+    """Counts by label in the last ``window`` batches and in the run.
+
+    :meth:`fold` computes, :meth:`commit` records: so the figures of a batch can be logged beside its
+    loss while a checkpoint still holds only batches that have been trained on.
+
+    Args:
+        target: The shares that the run is meant to see, float64 (labels,), summing to 1.
+        window: Batches in the window, at least 1.
+    """
+
+    def __init__(self, target: Floats, window: int) -> None:
+        self.target = np.asarray(target, np.float64)
+        self.window = window
+        self._reset()
+
+    def _reset(self) -> None:
+        self.run = np.zeros(len(self.target), np.int64)
+        self.batches = 0
+        # The window's rows end at row `_end`, oldest first, behind rows of zeros where the run is
+        # younger than a window; room behind them saves moving a window at every fold.
+        self._end = self.window
+        self._rows = np.zeros((2 * self.window, len(self.target)), np.int64)
+        self._spread = np.zeros(2 * self.window, np.float64)  # chi² per degree of freedom of each row
+        self._sum = np.zeros_like(self.run)
+
+    @property
+    def recent(self) -> Counts:
+        """Counts of the last batches, oldest first, int64 (min(batches, window), labels)."""
+        return self._rows[self._end - min(self.batches, self.window) : self._end]
+
+    def fold(self, rows: Counts) -> Fold:
+        """Window and run as they are after each of these batches, without recording them.
+
+        Args:
+            rows: Counts of each batch, int64 (batches, labels).
+        """
+        self._make_room(len(rows))
+        begin, end = self._end, self._end + len(rows)
+        self._rows[begin:end] = rows
+        self._spread[begin:end] = chi_square_per_degree(rows, self.target)
+        gained = rows - self._rows[begin - self.window : end - self.window]
+        lengths = np.minimum(self.batches + np.arange(1, len(rows) + 1), self.window)
+        # A mean of its own for each batch: running sums would carry rounding on, over a resumption too.
+        dispersion = [self._spread[last - n : last].mean() for last, n in enumerate(lengths, begin + 1)]
+        window = self._sum + gained.cumsum(axis=0)
+        run = self.run + rows.sum(axis=0)
+        return Fold(self.batches, rows, window, run, np.array(dispersion, np.float64))
+
+    def commit(self, fold: Fold) -> None:
+        """Record the batches of ``fold``, which must be the last one computed."""
+        if len(fold.rows):
+            self._sum = fold.window[-1]
+        self.run = fold.run
+        self.batches += len(fold.rows)
+        self._end += len(fold.rows)
+
+    def _make_room(self, rows: int) -> None:
+        """Have room for ``rows`` behind the window, moving it to the front where need be."""
+        if self._end + rows > len(self._rows):
+            room = max(2 * self.window, self.window + rows)
+            kept = slice(self._end - self.window, self._end)
+            self._rows = np.concatenate(
+                [self._rows[kept], np.zeros((room - self.window, len(self.run)), np.int64)]
+            )
+            self._spread = np.concatenate([self._spread[kept], np.zeros(room - self.window)])
+            self._end = self.window
+
+    def metrics(self, fold: Fold, names: tuple[str, ...]) -> dict[str, float]:
+        """Name the figures after the last batch of ``fold`` as they are logged.
+
+        Args:
+            fold: At least one batch.
+            names: The labels' names.
+        """
+        window = fold.window[-1]
+        figures = {
+            "mixmon/window/deviation": float(deviation(window, self.target)),
+            "mixmon/window/noise_floor": float(noise_floor(int(window.sum()), self.target)),
+            "mixmon/window/dispersion": float(fold.dispersion[-1]),
+            "mixmon/run/deviation": float(deviation(fold.run, self.target)),
+        }
+        for scope, counts in (("window", window), ("run", fold.run)):
+            shares = counts / max(1, int(counts.sum()))
+            figures |= dict(zip([f"mixmon/{scope}/ratio/{n}" for n in names], shares.tolist(), strict=True))
+        return figures
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts as plain types: ``run`` a list of int, ``recent`` a compressed string."""
+        return {"batches": self.batches, "run": self.run.tolist(), "recent": pack_counts(self.recent)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the counts of :meth:`state_dict`; a longer window than ours is cut to ours.
+
+        Raises:
+            ValueError: The state belongs to another number of labels or is damaged.
+        """
+        run = np.array(state["run"], np.int64)
+        recent = unpack_counts(state["recent"], len(self.target))[-self.window :]
+        if run.shape != self.run.shape:
+            raise ValueError(f"{len(run)} labels were saved, {len(self.run)} are counted")
+        self._reset()
+        self.commit(self.fold(recent))
+        self.run, self.batches = run, int(state["batches"])
+
+
+def pack_counts(counts: Counts) -> str:
+    """Pack counts (rows, labels) as text: smallest unsigned type, column by column, zlib, base64.
+
+    Columns compress better than rows: a label's count hardly changes from batch to batch.
+    """
+    width = np.min_scalar_type(int(counts.max(initial=0))).newbyteorder("<")
+    packed = zlib.compress(np.ascontiguousarray(counts.T).astype(width).tobytes(), 9)
+    return f"{width.str}:{base64.b64encode(packed).decode('ascii')}"
+
+
+def unpack_counts(text: str, labels: int) -> Counts:
+    """Unpack what :func:`pack_counts` packed, as int64 (rows, labels).
+
+    Raises:
+        ValueError: The text is damaged or its size does not fit the number of labels.
+    """
+    kind, _, body = text.partition(":")
+    if kind not in ("|u1", "<u2", "<u4", "<u8"):
+        raise ValueError(f"counts of an unknown type {kind!r}")
+    try:
+        raw = zlib.decompress(base64.b64decode(body, validate=True))
+    except zlib.error as error:
+        raise ValueError(f"damaged counts: {error}") from error
+    flat = np.frombuffer(raw, np.dtype(kind))
+    return np.ascontiguousarray(flat.reshape(labels, -1).T.astype(np.int64))

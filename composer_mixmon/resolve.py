@@ -1,0 +1,77 @@
+"""Settings that need the dataset: labels, target and rules, for a live run and for ``mixmon check`` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from composer_mixmon.config import Rule
+from composer_mixmon.errors import ConfigError
+from composer_mixmon.label_file import label_by_file
+from composer_mixmon.labels import UNLABELLED, LabelMap, label_by_groups, label_by_position, label_by_stream
+from composer_mixmon.shards import ShardTable
+
+__all__ = ["check_rules", "resolve_labels", "resolve_target"]
+
+
+def resolve_labels(spec: tuple[str, Any], shards: ShardTable) -> LabelMap:
+    """Build the label map of :func:`composer_mixmon.config.parse_labels`' result for a dataset.
+
+    Raises:
+        ConfigError: A pattern matches nothing, groups overlap, or a label file cannot be read.
+        DatasetError: The label file is of another dataset.
+    """
+    kind, argument = spec
+    if kind == "shards":
+        return label_by_groups(shards, argument)
+    if kind == "position":
+        return label_by_position(shards, argument)
+    if kind == "file":
+        return label_by_file(shards, argument)
+    return label_by_stream(shards)
+
+
+def resolve_target(
+    target: dict[str, float] | None, names: Sequence[str], own: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Each label's target share: the user's, or the dataset's own.
+
+    Args:
+        target: The user's shares by label, or ``None``.
+        names: The labels' names.
+        own: The dataset's own shares, float64 (labels,).
+
+    Returns:
+        Shares that sum to 1, float64 (labels,).
+
+    Raises:
+        ConfigError: The user's target names a label that no sample has.
+    """
+    if target is None:
+        return own
+    unknown = [label for label in target if label not in names]
+    if unknown:
+        mend = f"the dataset has no such label: it has {_listed(names)}"
+        raise ConfigError(f"target.{unknown[0]}", target[unknown[0]], mend)
+    shares = np.array([target.get(name, 0.0) for name in names])
+    return shares / shares.sum()
+
+
+def check_rules(rules: Sequence[Rule], names: Sequence[str]) -> None:
+    """Check that every label a rule watches exists.
+
+    Raises:
+        ConfigError: One does not.
+    """
+    for i, rule in enumerate(rules):
+        if rule.figure == "ratio" and rule.label not in names:
+            mend = f"the dataset has no such label: it has {_listed(names)}"
+            raise ConfigError(f"alarm.rules[{i}].ratio", rule.label, mend)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [name for name in names if name != UNLABELLED or len(names) == 1]
+    return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")

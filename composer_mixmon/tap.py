@@ -1,0 +1,224 @@
+"""Sample ids out of a DataLoader's workers, beside the batches and never in them.
+
+In the worker, the dataset's item access notes which ids it served and the collate function hands on
+``(batch, ids)``; in the main process the DataLoader's iterator takes the pair apart again before anyone
+sees it. So the user's collator, batch transforms, algorithms, token counters and model get exactly the
+batches that they get without us, whatever their type. Workers are forked or spawned as ever; what is
+set on the dataset and the DataLoader is taken off by :meth:`Tap.detach`.
+"""
+
+# Torch, Composer and streaming are typed only in part: what comes out of them is unknown to pyright.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from streaming import StreamingDataset
+from torch.utils.data import DataLoader
+
+from composer_mixmon.errors import DatasetError
+from composer_mixmon.labels import LabelMap
+
+__all__ = ["TaggedBatch", "Tap"]
+
+_UNCLAIMED = 1 << 20  # ids kept when nobody collates: an eval loader over the same dataset, say
+
+
+class TaggedBatch(NamedTuple):
+    """A batch on its way from the worker; a named tuple, so that pinning memory goes into it.
+
+    Attributes:
+        batch: What the user's collate function returned.
+        ids: The batch's sample ids, int64 (samples,), or ``None`` if they are not known for certain.
+        labels: Their label indices, int32 (samples,), or ``None``.
+    """
+
+    batch: Any
+    ids: npt.NDArray[np.int64] | None
+    labels: npt.NDArray[np.int32] | None
+
+
+class _Recorder:
+    """The ids served in this process since the last batch was collated."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def take(self) -> list[int]:
+        ids, self.ids = self.ids, []
+        return ids
+
+
+class _RecordingItem:
+    """Stands on the dataset as ``__getitem__``, where ``StreamingDataset.__iter__`` looks it up."""
+
+    def __init__(self, dataset: Any, recorder: _Recorder, inner: Callable[[Any], Any] | None) -> None:
+        self.dataset = dataset
+        self.recorder = recorder
+        self.inner = inner
+
+    def __call__(self, index: Any) -> Any:
+        ids = self.recorder.ids
+        mark = len(ids) if len(ids) < _UNCLAIMED else 0
+        # Through the type, not a bound method: a bound one would be pickled as a look-up of ourselves.
+        inner = self.inner
+        sample = inner(index) if inner else type(self.dataset).__getitem__(self.dataset, index)
+        del ids[mark:]  # what the sample itself was made from is not what was asked for
+        ids.append(int(index))
+        return sample
+
+
+class _RecordingItems:
+    """Stands on a map-style dataset as ``__getitems__``, which the DataLoader's fetcher asks for."""
+
+    def __init__(self, dataset: Any, recorder: _Recorder, inner: Callable[[Any], Any] | None) -> None:
+        self.dataset = dataset
+        self.recorder = recorder
+        self.inner = inner
+
+    def __call__(self, indices: Sequence[Any]) -> Any:
+        cls: Any = type(self.dataset)
+        if self.inner:
+            samples = self.inner(indices)
+        elif getattr(cls, "__getitems__", None):
+            samples = cls.__getitems__(self.dataset, indices)
+        else:
+            samples = [self.dataset[index] for index in indices]
+        self.recorder.ids = [int(index) for index in indices]
+        return samples
+
+
+class _TaggingCollate:
+    """The user's collate function, followed by the ids of the samples it was given."""
+
+    def __init__(self, inner: Callable[[Any], Any], recorder: _Recorder, label_map: LabelMap, batched: bool):
+        self.inner = inner
+        self.recorder = recorder
+        self.label_map = label_map
+        self.batched = batched
+
+    def __call__(self, samples: Any) -> TaggedBatch:
+        recorded = self.recorder.take()
+        expected = len(samples) if self.batched else 1
+        batch = self.inner(samples)
+        if len(recorded) != expected:
+            return TaggedBatch(batch, None, None)
+        try:
+            ids = np.array(recorded, np.int64)
+            return TaggedBatch(batch, ids, self.label_map(ids))
+        except Exception:  # the main process reports that ids are missing; the batch goes on
+            return TaggedBatch(batch, None, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "inner":  # not there while we are being unpickled
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+class _UntaggedNext:
+    """Stands on a DataLoader's iterator as ``_next_data`` and keeps the ids back."""
+
+    def __init__(
+        self, iterator: Any, recorder: _Recorder, deliver: Callable[[TaggedBatch | None], None]
+    ) -> None:
+        self._iterator = weakref.ref(iterator)  # a cycle would keep the workers alive
+        self._recorder = recorder
+        self._deliver = deliver
+
+    def __call__(self) -> Any:
+        self._recorder.take()  # without workers: what another loader read of the same dataset meanwhile
+        iterator: Any = self._iterator()
+        data = type(iterator)._next_data(iterator)
+        if not isinstance(data, TaggedBatch):
+            self._deliver(None)
+            return data
+        self._deliver(data)
+        return data.batch
+
+
+class Tap:
+    """Reads the sample ids of a DataLoader from outside.
+
+    Args:
+        dataloader: A DataLoader over a ``StreamingDataset`` or a map-style dataset.
+        label_map: Labels the ids, in the worker.
+
+    Raises:
+        DatasetError: Something else, or a DataLoader whose persistent workers already run.
+    """
+
+    def __init__(self, dataloader: Any, label_map: LabelMap) -> None:
+        if not isinstance(dataloader, DataLoader):
+            raise DatasetError(
+                f"the training data is a {type(dataloader).__name__}, not a torch DataLoader: "
+                "give the Trainer a DataLoader over a StreamingDataset or a map-style dataset"
+            )
+        if dataloader._iterator is not None:  # pyright: ignore[reportPrivateUsage]
+            raise DatasetError(
+                "the DataLoader's persistent workers were started before monitoring: "
+                "do not iterate over it before Trainer.fit"
+            )
+        self.dataloader: DataLoader[Any] = dataloader
+        self._latest: TaggedBatch | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._attach(label_map)
+
+    def take(self) -> TaggedBatch | None:
+        """The ids of the batch that was fetched last, once; ``None`` where they are not known."""
+        latest, self._latest = self._latest, None
+        return latest if latest is not None and latest.ids is not None else None
+
+    def detach(self) -> None:
+        """Take everything off the dataset and the DataLoader; twice does no harm."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _attach(self, label_map: LabelMap) -> None:
+        loader: Any = self.dataloader
+        dataset: Any = loader.dataset
+        recorder = _Recorder()
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__dict__"):
+            raise DatasetError(
+                f"the dataset is a {type(dataset).__name__}, neither a StreamingDataset nor a map-style one: "
+                "its samples have no ids to count"
+            )
+        if isinstance(dataset, StreamingDataset):
+            self._set(
+                dataset, "__getitem__", _RecordingItem(dataset, recorder, vars(dataset).get("__getitem__"))
+            )
+        else:
+            inner = vars(dataset).get("__getitems__")
+            self._set(dataset, "__getitems__", _RecordingItems(dataset, recorder, inner))
+        batched = loader.batch_sampler is not None
+        self._set(loader, "collate_fn", _TaggingCollate(loader.collate_fn, recorder, label_map, batched))
+        self._set(loader, "_get_iterator", self._iterator_maker(loader, recorder))
+
+    def _iterator_maker(self, loader: Any, recorder: _Recorder) -> Callable[[], Any]:
+        make = loader._get_iterator
+
+        def deliver(data: TaggedBatch | None) -> None:
+            self._latest = data
+
+        def get_iterator() -> Any:
+            iterator = make()
+            iterator._next_data = _UntaggedNext(iterator, recorder, deliver)
+            return iterator
+
+        return get_iterator
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute and remember how it was."""
+        had, before = name in vars(owner), vars(owner).get(name)
+        setattr(owner, name, value)
+
+        def undo() -> None:
+            if had:
+                setattr(owner, name, before)
+            else:
+                delattr(owner, name)
+
+        self._undo.append(undo)
