@@ -48,11 +48,10 @@ def stirling_error(z: npt.ArrayLike) -> Floats:
 
 def _shift_down(z: Floats) -> Floats:
     """stirling_error(z) − stirling_error(z + 10), by Γ(z + 10) = z (z + 1) … (z + 9) Γ(z)."""
-    steps = int(_SERIES_FROM)
-    product = z.copy()
-    for i in range(1, steps):
-        product *= z + i
-    return (z + steps - 0.5) * np.log(z + steps) - steps - (z - 0.5) * np.log(z) - np.log(product)
+    outer = z * (z + 9)  # (z + i) (z + 9 − i) = outer + i (9 − i)
+    product = outer * (outer + 8) * (outer + 14) * (outer + 18) * (outer + 20)
+    far = z + _SERIES_FROM
+    return (far - 0.5) * np.log(far) - _SERIES_FROM - (z - 0.5) * np.log(z) - np.log(product)
 
 
 def deviance_part(x: npt.ArrayLike, mean: npt.ArrayLike) -> Floats:
@@ -70,12 +69,12 @@ def deviance_part(x: npt.ArrayLike, mean: npt.ArrayLike) -> Floats:
     seen = x > 0
     # The logarithm of the quotient would overflow for a mean below 1e-308; the difference does not.
     far = x * (np.log(np.where(seen, x, 1)) - np.log(np.where(seen, mean, 1))) - difference
-    term, squared = 2 * x * v, v * v
-    near = difference * v
-    for j in range(1, _NEAR_TERMS + 1):
-        term = term * squared
-        near = near + term / (2 * j + 1)
-    return np.where(np.abs(v) < _NEAR, near, far)
+    squared = v * v
+    series = np.zeros_like(v)
+    for j in range(_NEAR_TERMS, 0, -1):
+        series += 1 / (2 * j + 1)
+        series *= squared
+    return np.where(np.abs(v) < _NEAR, v * (difference + 2 * x * series), far)
 
 
 def binomial_pmf(x: npt.ArrayLike, n: npt.ArrayLike, p: npt.ArrayLike) -> Floats:

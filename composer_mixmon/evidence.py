@@ -1,0 +1,262 @@
+"""Evidence against "no label is further from its target than the tolerance", looked at after every batch.
+
+Two steps, both in natural logarithms until the reading:
+
+1. An **e-value** of counts (:func:`log_e_value`): how much better a free mixture explains them than the
+   best one within the tolerance. Under any mixture within the tolerance its expectation is at most 1.
+2. A **Shiryaev-Roberts e-detector** (:class:`Evidence`) that multiplies e-values up from every possible
+   start of a bias, at several scales, so that it may be looked at after every batch for ever.
+
+**The promise.** A scale of s batches cuts the run into blocks of s. Let e_t be the e-value of the open block's
+counts after batch t, and R the scale's reading at the end of the block before; then its reading is
+(R + s) e_t. For the true mixture q, e_t is at most the likelihood ratio N_t of the block so far, numerator
+over q, which is a martingale that starts at 1 in every block. So the reading is at most a process that gains
+s at the start of every block and is a martingale otherwise. At any stopping time τ its expectation is
+s E⌈τ/s⌉ ≤ E τ + s − 1, and the mean over the scales has at most E τ + mean(s) − 1. An alarm at a mean of A +
+mean(s) − 1 therefore needs E τ ≥ A: **at least A batches to a false alarm on average**, however often one
+looks, over resumptions too, for independent draws of one mixture within the tolerance.
+
+Three departures from independent draws of one mixture keep each e-value's expectation at most 1:
+- *A mixture that varies within a block*, as long as the block's mean is within the tolerance: for every
+  mixture θ of the numerator, E Π (θ_k/q_k)^c_k is a product of terms with mean 1, at most 1 (AM-GM).
+- *Drawing without replacement*, by Hoeffding's convex ordering (1963): the ratio is convex in the counts.
+- *Samples that come in units*, such as whole batches of one stream: counts over the unit are a mean of single
+  draws, and the ratio is convex in each draw, so Jensen's inequality holds it under that of single draws.
+
+Sources: L. Wasserman, A. Ramdas and S. Balakrishnan, "Universal inference" (PNAS 2020), equation 1; M. Lindon and
+A. Malek, "Anytime-valid inference for multinomial count data" (NeurIPS 2022), the Dirichlet numerator; J. Shin,
+A. Ramdas and A. Rinaldo, "E-detectors" (NEJSDS 2023), definition 2.2 and theorem 2.4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from composer_mixmon.e_value import Null, log_e_value, log_mean
+from composer_mixmon.errors import ConfigError
+
+__all__ = ["Evidence", "EvidenceFold", "EvidenceSettings", "draw_unit", "log_e_value"]
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceSettings:
+    """What counts as healthy, and how rarely that may be called a bias.
+
+    Attributes:
+        target: Shares the run is meant to see, float64 (labels,), summing to 1. Best the dataset's own after
+            proportion, repeat and choose: a share it cannot meet will be found.
+        tolerance: Largest bias of a label's share that is not worth an alarm, in [0, 1).
+        false_alarm_every: Batches to a false alarm, at least, on average.
+        unit: Samples that come together, see :func:`draw_unit`.
+        rounding: By how much whole samples or batches may shift a share; added to the tolerance.
+        scales: Batches in a block of each scale, ascending.
+
+    Raises:
+        ConfigError: Any of these is out of its range.
+    """
+
+    target: Floats
+    tolerance: float
+    false_alarm_every: float = 1_000_000
+    unit: float = 1
+    rounding: float = 0.0
+    scales: tuple[int, ...] = (1, 8, 64, 512)
+
+    def __post_init__(self) -> None:
+        target = np.array(self.target, np.float64)
+        if target.ndim != 1 or not target.size or not np.all((target >= 0) & (target <= 1)):
+            raise ConfigError("target", self.target, "give each label's share, a number from 0 to 1")
+        if abs(target.sum() - 1) > 1e-9:
+            raise ConfigError(
+                "target", self.target, f"the shares sum to {target.sum():.12g}: make them sum to 1"
+            )
+        if not 0 <= self.tolerance < 1:
+            raise ConfigError(
+                "alarm.tolerance", self.tolerance, "give a share from 0 to below 1, such as 0.05"
+            )
+        if not 1 <= self.false_alarm_every < math.inf:
+            raise ConfigError("alarm.false_alarm_every", self.false_alarm_every, "give at least 1 batch")
+        if not 1 <= self.unit < math.inf:
+            raise ConfigError("unit", self.unit, "give the samples that come together, at least 1")
+        if not 0 <= self.rounding <= 1:
+            raise ConfigError("rounding", self.rounding, "give a share from 0 to 1")
+        if not self.scales or min(self.scales) < 1:
+            raise ConfigError("scales", self.scales, "give numbers of batches, such as (1, 8, 64, 512)")
+        object.__setattr__(self, "target", target / target.sum())
+
+    @property
+    def threshold(self) -> float:
+        """Reading of :meth:`Evidence.update` from which there is an alarm, a log10: see the promise above."""
+        return math.log10(self.false_alarm_every + sum(self.scales) / len(self.scales) - 1)
+
+
+def draw_unit(batching_method: str, device_batch: int, global_batch: int) -> int:
+    """How many samples of one stream a dataset's batching method puts together in one draw.
+
+    Args:
+        batching_method: StreamingDataset's, such as ``random``.
+        device_batch: Samples of a batch on one rank.
+        global_batch: Samples of a batch over all ranks.
+    """
+    return {"per_stream": global_batch, "device_per_stream": device_batch}.get(batching_method, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """What an e-detector remembers.
+
+    Attributes:
+        batches: Batches since the start.
+        start: log(R + s) with R the reading of each scale s at the end of its last block, float64 (runs, scales).
+        block: Counts of each scale's open block, int64 (runs, scales, labels).
+    """
+
+    batches: int
+    start: Floats
+    block: Counts
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceFold:
+    """What a few batches make of the evidence.
+
+    Attributes:
+        log10: Reading after each batch, float64 (batches,), or (batches, runs) for several runs.
+        state: What to remember after the last.
+    """
+
+    log10: Floats
+    state: _State
+
+
+class Evidence:
+    """The e-detector of one run, or of many simulated ones at once.
+
+    :meth:`fold` computes, :meth:`commit` records, as in :class:`~composer_mixmon.mixture.Mixture`. There is an
+    alarm where the reading reaches ``settings.threshold``.
+
+    Args:
+        settings: What counts as healthy.
+        runs: Simulated runs side by side, or None for one.
+    """
+
+    def __init__(self, settings: EvidenceSettings, runs: int | None = None) -> None:
+        self.settings = settings
+        self._runs = runs
+        self._null = Null(settings.target, settings.tolerance + settings.rounding)
+        self._log_scales = np.log(np.array(settings.scales, np.float64))
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as at the start of a run or of a new target."""
+        rows, scales = self._runs or 1, len(self.settings.scales)
+        start = np.tile(self._log_scales, (rows, 1))
+        self._state = _State(0, start, np.zeros((rows, scales, len(self.settings.target)), np.int64))
+
+    def update(self, rows: npt.ArrayLike) -> Floats:
+        """Look at batches and record them; arguments and readings are those of :meth:`fold`."""
+        fold = self.fold(rows)
+        self.commit(fold)
+        return fold.log10
+
+    def commit(self, fold: EvidenceFold) -> None:
+        """Record the batches of ``fold``, which must be the last one computed."""
+        self._state = fold.state
+
+    def fold(self, rows: npt.ArrayLike) -> EvidenceFold:
+        """Readings as they are after each of these batches, without recording them.
+
+        Args:
+            rows: Counts of each batch, (batches, labels), or (batches, runs, labels) for several runs.
+        """
+        rows = np.asarray(rows)
+        if self._runs is None:
+            rows = rows[:, None, :]
+        so_far = self._so_far(rows)
+        flat = so_far.reshape(-1, so_far.shape[-1]) / self.settings.unit
+        readings, start = self._multiplied(self._null.log_e_value(flat).reshape(so_far.shape[:-1]))
+        done = self._state.batches + len(rows)
+        block = so_far[-1] if len(rows) else self._state.block
+        closed = done % np.array(self.settings.scales) == 0
+        log10 = log_mean(readings, -1) / math.log(10)
+        state = _State(done, start, np.where(closed[:, None], 0, block))
+        return EvidenceFold(log10[:, 0] if self._runs is None else log10, state)
+
+    def _so_far(self, rows: Counts) -> Counts:
+        """Counts of each scale's open block after each batch, int64 (batches, runs, scales, labels)."""
+        sums = rows.cumsum(0, dtype=np.int64)
+        batches, runs, labels = rows.shape
+        so_far = np.empty((batches, runs, len(self.settings.scales), labels), np.int64)
+        for i, scale in enumerate(self.settings.scales):
+            within = (self._state.batches + np.arange(batches)) % scale
+            first = (
+                np.arange(batches) - within
+            )  # row of the first batch of the block, negative if before these
+            so_far[:, :, i] = sums
+            later = first > 0
+            so_far[later, :, i] -= sums[first[later] - 1]
+            so_far[first < 0, :, i] += self._state.block[:, i]
+        return so_far
+
+    def _multiplied(self, log_e: Floats) -> tuple[Floats, Floats]:
+        """Shiryaev-Roberts recursion over batches, float64 (batches, runs, scales).
+
+        Returns:
+            The readings' natural logarithms in that shape, and the new start.
+        """
+        start = self._state.start
+        readings = np.empty_like(log_e)
+        scales = np.array(self.settings.scales)
+        for row, e in enumerate(log_e):
+            readings[row] = start + e
+            closed = (self._state.batches + row + 1) % scales == 0
+            start = np.where(closed, np.logaddexp(readings[row], self._log_scales), start)
+        return readings, start
+
+    def state_dict(self) -> dict[str, Any]:
+        """What one run must remember over a resumption, as plain types."""
+        return {
+            "version": _STATE_VERSION,
+            "null": self._fingerprint(),
+            "batches": self._state.batches,
+            "start": self._state.start[0].tolist(),
+            "block": self._state.block[0].tolist(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` saved: a resumed run then reads what an uninterrupted one does.
+
+        Raises:
+            ValueError: It has another version, or speaks of another target, tolerance, unit or scales.
+        """
+        if state["version"] != _STATE_VERSION:
+            raise ValueError(
+                f"evidence of version {state['version']} was saved, {_STATE_VERSION} is understood"
+            )
+        if state["null"] != self._fingerprint():
+            raise ValueError("the evidence saved is against another target, tolerance, unit or scales")
+        start, block = np.array(state["start"], np.float64), np.array(state["block"], np.int64)
+        self._state = _State(int(state["batches"]), start[None], block[None])
+
+    def _fingerprint(self) -> str:
+        """What the evidence is against, in 16 letters."""
+        settings = self.settings
+        told = (
+            settings.tolerance,
+            settings.rounding,
+            settings.unit,
+            settings.scales,
+            settings.target.tolist(),
+        )
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
