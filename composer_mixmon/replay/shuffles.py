@@ -1,0 +1,226 @@
+"""StreamingDataset's shuffles, over any payload and piece by piece.
+
+Each function draws exactly what its namesake in ``streaming.base.shuffle`` draws (numpy's
+``Generator.shuffle`` takes the same draws whatever it shuffles) but carries labels or ids instead of big
+ids, and yields the order in pieces: ``(position of the first, values)``, ascending. A caller that has what
+it needs stops asking, and the rest is never computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from composer_mixmon.errors import ConfigError
+from composer_mixmon.replay.py1e import py1e_node
+from composer_mixmon.replay.sampling import Ints
+from composer_mixmon.replay.spans import NodeSpans, Reader, cut_at_nodes
+from composer_mixmon.replay.units import Payload
+
+__all__ = ["Piece", "ShuffleSeed", "identity", "shuffled"]
+
+Piece = tuple[int, Ints]
+
+_CHUNK = 1 << 20
+
+
+class ShuffleSeed:
+    """What seeds a shuffle.
+
+    Attributes:
+        nodes: Canonical nodes.
+        run: Seed that stays for the run.
+        epoch: Seed of the epoch.
+        block: Samples that are shuffled together.
+    """
+
+    def __init__(self, nodes: int, seed: int, epoch: int, block: int) -> None:
+        self.nodes = nodes
+        self.run = seed
+        self.epoch = seed + epoch
+        self.block = block
+
+
+def shuffled(algo: str, payload: Payload, seed: ShuffleSeed, ties: list[int]) -> Iterator[Piece]:
+    """Yield the order of ``payload`` under a shuffle algorithm.
+
+    Args:
+        algo: One of :data:`~composer_mixmon.replay.settings.SHUFFLE_ALGOS`.
+        payload: What to carry.
+        seed: Seeds and sizes.
+        ties: Receives the positions at which py1e's sort met equal keys with different values: there the
+            order depends on the CPU and numpy's build.
+
+    Raises:
+        ConfigError: A block too small for the algorithm, or py1e with fewer samples than canonical nodes.
+    """
+    least = {"py1e": 1, "py1br": 2}.get(algo, 0)
+    if seed.block < least:
+        mend = f"{algo} needs a block of at least {least} samples in every stream's part of it"
+        raise ConfigError("shuffle_block_size", seed.block, mend)
+    if algo == "py1e":
+        return _py1e(payload, seed, ties)
+    return _ALGOS[algo](payload, seed)
+
+
+def identity(payload: Payload) -> Iterator[Piece]:
+    """Yield ``payload`` in its own order: shuffling is off."""
+    units = payload.units
+    order = np.arange(len(units.sizes))
+    whole = NodeSpans(order, np.zeros_like(order), units.sizes)
+    yield from _read(payload, whole, 0)
+
+
+def _naive(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
+    """One permutation of everything."""
+    values = np.empty(payload.units.samples, payload.dtype)
+    for start, piece in identity(payload):
+        values[start : start + len(piece)] = piece
+    np.random.default_rng(seed.epoch).shuffle(values)
+    for start in range(0, len(values), _CHUNK):
+        yield start, values[start : start + _CHUNK].astype(np.int64)
+
+
+def _py1s(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
+    """Samples are shuffled within their span."""
+    nodes, rng = _epoch_spans(payload, seed)
+    start = 0
+    for spans in nodes:
+        for values in _spans(payload, spans):
+            rng.shuffle(values)
+            yield start, values
+            start += len(values)
+
+
+def _py2s(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
+    """Shards are shuffled inside for the run, cut into nodes, and both are shuffled again for the epoch."""
+    sizes = payload.units.sizes
+    fixed, rng = np.random.default_rng(seed.run), np.random.default_rng(seed.epoch)
+    order = np.arange(len(sizes))
+    fixed.shuffle(order)
+    whole = NodeSpans(order, np.zeros_like(order), sizes[order])
+    shards = _shuffled_spans(payload, whole, fixed)
+    rest = np.empty(0, np.int64)
+    start = 0
+    for spans in cut_at_nodes(order, sizes, seed.nodes):
+        parts: list[Ints] = []
+        for size in spans.size.tolist():
+            rest = rest if len(rest) else next(shards)
+            # Kept small: a node's worth of parts is held until their order is drawn.
+            parts.append(rest[:size].astype(payload.dtype))
+            rest = rest[size:]
+        places = np.arange(len(parts))
+        rng.shuffle(places)
+        for place in places.tolist():
+            values = parts[place].astype(np.int64)
+            parts[place] = values[:0]
+            rng.shuffle(values)
+            yield start, values
+            start += len(values)
+
+
+def _py1br(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
+    """Blocks of random size are shuffled, staggered from node to node.
+
+    The stagger moves every block but not the running end, so the second block begins inside the first, and
+    a node's last samples, up to the stagger, are in no block at all.
+    """
+    nodes, rng = _epoch_spans(payload, seed)
+    low, high = int(0.75 * seed.block), int(1.25 * seed.block)
+    staggers = rng.integers(0, low, (seed.nodes,)).tolist()
+    start = 0
+    for spans, stagger in zip(nodes, staggers, strict=True):
+        samples = spans.samples
+        reader = Reader(payload, spans)
+        held_from, held = 0, np.empty(0, np.int64)
+        for begin, end in _blocks(rng, samples, stagger, low, high):
+            if begin > held_from:
+                yield start + held_from, held[: begin - held_from]
+            # Settled samples leave, the block's new ones are read behind those that overlap.
+            kept = held[begin - held_from :]
+            held = np.empty(end - begin, np.int64)
+            held[: len(kept)] = kept
+            reader.into(held[len(kept) :])
+            held_from = begin
+            rng.shuffle(held)
+        yield start + held_from, held
+        done = held_from + len(held)
+        yield from _drain(reader, start + done, samples - done)
+        start += samples
+
+
+def _blocks(
+    rng: np.random.Generator, samples: int, stagger: int, low: int, high: int
+) -> list[tuple[int, int]]:
+    """Draw a node's blocks; all of them are drawn before any is shuffled."""
+    blocks: list[tuple[int, int]] = []
+    running = 0
+    while running < samples:
+        size = int(rng.integers(low, high))
+        begin, end = max(running - stagger, 0), min(running + size - stagger, samples)
+        blocks.append((begin, end))
+        running += end - begin
+    return blocks
+
+
+def _py1e(payload: Payload, seed: ShuffleSeed, ties: list[int]) -> Iterator[Piece]:
+    """Samples are moved by a random distance: see :mod:`composer_mixmon.replay.py1e`."""
+    nodes, rng = _epoch_spans(payload, seed)
+    start = 0
+    for spans in nodes:
+        if not spans.samples:
+            mend = f"py1e needs at least as many samples in every stream ({payload.units.samples}): lower it"
+            raise ConfigError("num_canonical_nodes", seed.nodes, mend)
+        values = np.empty(spans.samples, payload.dtype)
+        done = 0
+        for part in _shuffled_spans(payload, spans, rng):
+            values[done : done + len(part)] = part
+            done += len(part)
+        for offset, piece in py1e_node(values, spans.size.tolist(), rng, seed.block, payload.bits, ties):
+            yield start + offset, piece
+        start += spans.samples
+
+
+def _epoch_spans(payload: Payload, seed: ShuffleSeed) -> tuple[list[NodeSpans], np.random.Generator]:
+    """Order the spans for the epoch; the generator goes on to shuffle the samples."""
+    order = np.arange(len(payload.units.sizes))
+    np.random.default_rng(seed.run).shuffle(order)
+    rng = np.random.default_rng(seed.epoch)
+    nodes = cut_at_nodes(order, payload.units.sizes, seed.nodes)
+    return [spans.shuffled(rng) for spans in nodes], rng
+
+
+def _spans(payload: Payload, spans: NodeSpans) -> Iterator[Ints]:
+    """Yield the values of each span."""
+    for unit, begin, size in zip(spans.unit.tolist(), spans.begin.tolist(), spans.size.tolist(), strict=True):
+        values = np.empty(size, np.int64)
+        payload.fill(unit, begin, values)
+        yield values
+
+
+def _shuffled_spans(payload: Payload, spans: NodeSpans, rng: np.random.Generator) -> Iterator[Ints]:
+    # int64 whatever the payload: numpy shuffles 8-byte items twice as fast as others.
+    for values in _spans(payload, spans):
+        rng.shuffle(values)
+        yield values
+
+
+def _read(payload: Payload, spans: NodeSpans, start: int) -> Iterator[Piece]:
+    yield from _drain(Reader(payload, spans), start, spans.samples)
+
+
+def _drain(reader: Reader, start: int, samples: int) -> Iterator[Piece]:
+    """Read ``samples`` values on, a chunk at a time."""
+    for done in range(0, samples, _CHUNK):
+        values = np.empty(min(_CHUNK, samples - done), np.int64)
+        reader.into(values)
+        yield start + done, values
+
+
+_ALGOS: dict[str, Callable[[Payload, ShuffleSeed], Iterator[Piece]]] = {
+    "naive": _naive,
+    "py1br": _py1br,
+    "py1s": _py1s,
+    "py2s": _py2s,
+}
