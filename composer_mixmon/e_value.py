@@ -1,8 +1,8 @@
 """E-value of counts against "every label's share is within the tolerance of its target".
 
-Source: M. Lindon and A. Malek, "Anytime-valid inference for multinomial count data" (NeurIPS 2022), for the
-Dirichlet numerator; L. Wasserman, A. Ramdas and S. Balakrishnan, "Universal inference" (PNAS 2020), equation 1,
-for its quotient by the largest likelihood.
+Sources: M. Lindon and A. Malek, "Anytime-valid inference for multinomial count data" (NeurIPS 2022), for the
+Dirichlet numerator; L. Wasserman, A. Ramdas and S. Balakrishnan, "Universal inference" (PNAS 2020), for its
+quotient by the largest likelihood.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Null:
         return log_mean(numerators, 0) + self._half_deviance(counts, total)
 
     def _log_rising(self, counts: Floats) -> Floats:
-        """log Γ(c + α) / Γ(α) less c log c − c, its large part, which sums to the own shares' likelihood.
+        """Logarithm of Γ(c + α) / Γ(α), less c log c − c that sums to the likelihood at the own shares.
 
         Args:
             counts: Of the labels and of all, float64 (rows, labels + 1).

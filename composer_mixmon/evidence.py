@@ -7,8 +7,8 @@ Two steps, both in natural logarithms until the reading:
 2. A **Shiryaev-Roberts e-detector** (:class:`Evidence`) that multiplies e-values up from every possible
    start of a bias, at several scales, so that it may be looked at after every batch for ever.
 
-**The promise.** A scale of s batches cuts the run into blocks of s. Let e_t be the e-value of the open block's
-counts after batch t, and R the scale's reading at the end of the block before; then its reading is
+**The promise.** A scale of s batches cuts the run into blocks of s. Let e_t be the e-value of the open
+block's counts after batch t, and R the scale's reading at the end of the block before; then its reading is
 (R + s) e_t. For the true mixture q, e_t is at most the likelihood ratio N_t of the block so far, numerator
 over q, which is a martingale that starts at 1 in every block. So the reading is at most a process that gains
 s at the start of every block and is a martingale otherwise. At any stopping time τ its expectation is
@@ -16,16 +16,16 @@ s E⌈τ/s⌉ ≤ E τ + s − 1, and the mean over the scales has at most E τ 
 mean(s) − 1 therefore needs E τ ≥ A: **at least A batches to a false alarm on average**, however often one
 looks, over resumptions too, for independent draws of one mixture within the tolerance.
 
-Three departures from independent draws of one mixture keep each e-value's expectation at most 1:
+Three departures from independent draws of one mixture keep the expectation of a block's e-value at most 1:
+
 - *A mixture that varies within a block*, as long as the block's mean is within the tolerance: for every
   mixture θ of the numerator, E Π (θ_k/q_k)^c_k is a product of terms with mean 1, at most 1 (AM-GM).
 - *Drawing without replacement*, by Hoeffding's convex ordering (1963): the ratio is convex in the counts.
-- *Samples that come in units*, such as whole batches of one stream: counts over the unit are a mean of single
-  draws, and the ratio is convex in each draw, so Jensen's inequality holds it under that of single draws.
+- *Samples that come in units*, such as whole batches of one stream: counts over the unit are a sum of means
+  over units, and the ratio is convex in each, so by Jensen's inequality single draws would give more.
 
-Sources: L. Wasserman, A. Ramdas and S. Balakrishnan, "Universal inference" (PNAS 2020), equation 1; M. Lindon and
-A. Malek, "Anytime-valid inference for multinomial count data" (NeurIPS 2022), the Dirichlet numerator; J. Shin,
-A. Ramdas and A. Rinaldo, "E-detectors" (NEJSDS 2023), definition 2.2 and theorem 2.4.
+Source: J. Shin, A. Ramdas and A. Rinaldo, "E-detectors: a nonparametric framework for sequential change
+detection" (NEJSDS 2023), for sums of e-processes started at every time and their average run length.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ from composer_mixmon.errors import ConfigError
 __all__ = ["Evidence", "EvidenceFold", "EvidenceSettings", "draw_unit", "log_e_value"]
 
 Counts = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
+# Counts worked on at once, so that an epoch of a million batches needs no more memory than a few.
+_AT_ONCE = 1 << 14
 _STATE_VERSION = 1
 
 
@@ -118,7 +121,7 @@ class _State:
 
     Attributes:
         batches: Batches since the start.
-        start: log(R + s) with R the reading of each scale s at the end of its last block, float64 (runs, scales).
+        start: log(R + s), R each scale's reading at the end of its last block, float64 (runs, scales).
         block: Counts of each scale's open block, int64 (runs, scales, labels).
     """
 
@@ -143,8 +146,8 @@ class EvidenceFold:
 class Evidence:
     """The e-detector of one run, or of many simulated ones at once.
 
-    :meth:`fold` computes, :meth:`commit` records, as in :class:`~composer_mixmon.mixture.Mixture`. There is an
-    alarm where the reading reaches ``settings.threshold``.
+    :meth:`fold` computes, :meth:`commit` records, as in :class:`~composer_mixmon.mixture.Mixture`. There is
+    an alarm where the reading reaches ``settings.threshold``.
 
     Args:
         settings: What counts as healthy.
@@ -155,7 +158,8 @@ class Evidence:
         self.settings = settings
         self._runs = runs
         self._null = Null(settings.target, settings.tolerance + settings.rounding)
-        self._log_scales = np.log(np.array(settings.scales, np.float64))
+        self._scales = np.array(settings.scales)
+        self._log_scales = np.log(self._scales)
         self.reset()
 
     def reset(self) -> None:
@@ -180,48 +184,31 @@ class Evidence:
         Args:
             rows: Counts of each batch, (batches, labels), or (batches, runs, labels) for several runs.
         """
-        rows = np.asarray(rows)
+        rows = np.asarray(rows, np.int64)
         if self._runs is None:
             rows = rows[:, None, :]
-        so_far = self._so_far(rows)
-        flat = so_far.reshape(-1, so_far.shape[-1]) / self.settings.unit
-        readings, start = self._multiplied(self._null.log_e_value(flat).reshape(so_far.shape[:-1]))
-        done = self._state.batches + len(rows)
-        block = so_far[-1] if len(rows) else self._state.block
-        closed = done % np.array(self.settings.scales) == 0
-        log10 = log_mean(readings, -1) / math.log(10)
-        state = _State(done, start, np.where(closed[:, None], 0, block))
+        log10, state = np.empty(rows.shape[:2]), self._state
+        step = max(1, _AT_ONCE // max(1, state.block.size))
+        for begin in range(0, len(rows), step):
+            piece = slice(begin, begin + step)
+            log10[piece], state = self._advance(state, rows[piece])
         return EvidenceFold(log10[:, 0] if self._runs is None else log10, state)
 
-    def _so_far(self, rows: Counts) -> Counts:
-        """Counts of each scale's open block after each batch, int64 (batches, runs, scales, labels)."""
-        sums = rows.cumsum(0, dtype=np.int64)
-        batches, runs, labels = rows.shape
-        so_far = np.empty((batches, runs, len(self.settings.scales), labels), np.int64)
-        for i, scale in enumerate(self.settings.scales):
-            within = (self._state.batches + np.arange(batches)) % scale
-            first = (
-                np.arange(batches) - within
-            )  # row of the first batch of the block, negative if before these
-            so_far[:, :, i] = sums
-            later = first > 0
-            so_far[later, :, i] -= sums[first[later] - 1]
-            so_far[first < 0, :, i] += self._state.block[:, i]
-        return so_far
+    def _advance(self, state: _State, rows: Counts) -> tuple[Floats, _State]:
+        """Readings (batches, runs) after rows (batches, runs, labels), and what to remember."""
+        closed = (state.batches + np.arange(1, len(rows) + 1))[:, None] % self._scales == 0
+        so_far, block = _so_far(state.block, rows, closed)
+        flat = so_far.reshape(-1, so_far.shape[-1]) / self.settings.unit
+        log_e = self._null.log_e_value(flat).reshape(so_far.shape[:-1])
+        readings, start = self._multiply(state.start, log_e, closed)
+        return log_mean(readings, -1) / math.log(10), _State(state.batches + len(rows), start, block)
 
-    def _multiplied(self, log_e: Floats) -> tuple[Floats, Floats]:
-        """Shiryaev-Roberts recursion over batches, float64 (batches, runs, scales).
-
-        Returns:
-            The readings' natural logarithms in that shape, and the new start.
-        """
-        start = self._state.start
+    def _multiply(self, start: Floats, log_e: Floats, closed: Flags) -> tuple[Floats, Floats]:
+        """Logarithms of each scale's readings (batches, runs, scales), and the new start."""
         readings = np.empty_like(log_e)
-        scales = np.array(self.settings.scales)
-        for row, e in enumerate(log_e):
-            readings[row] = start + e
-            closed = (self._state.batches + row + 1) % scales == 0
-            start = np.where(closed, np.logaddexp(readings[row], self._log_scales), start)
+        for batch, e in enumerate(log_e):
+            readings[batch] = start + e
+            start = np.where(closed[batch], np.logaddexp(readings[batch], self._log_scales), start)
         return readings, start
 
     def state_dict(self) -> dict[str, Any]:
@@ -260,3 +247,12 @@ class Evidence:
             settings.target.tolist(),
         )
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def _so_far(block: Counts, rows: Counts, closed: Flags) -> tuple[Counts, Counts]:
+    """Counts of each scale's open block after each batch (batches, runs, scales, labels), and at last."""
+    so_far = np.empty((len(rows), *block.shape), np.int64)
+    for batch, row in enumerate(rows):
+        np.add(block, row[:, None], out=so_far[batch])
+        block = np.where(closed[batch][:, None], 0, so_far[batch])
+    return so_far, block

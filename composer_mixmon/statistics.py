@@ -42,7 +42,7 @@ def noise_floor(samples: int, target: npt.ArrayLike) -> float:
     labels it is 0.0089.
 
     Source: P. Diaconis and S. Zabell, "Closed form summation for classical distributions: variations on a
-    theme of De Moivre", Statistical Science 6 (1991), equation 1.1.
+    theme of De Moivre", Statistical Science 6 (1991).
 
     Args:
         samples: Number of samples n, 0 to 2**53.
