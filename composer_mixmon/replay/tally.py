@@ -1,0 +1,92 @@
+"""From pieces of a shuffled order to values at given positions, and to label counts of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from composer_mixmon.replay.sampling import Ints
+from composer_mixmon.replay.schedule import Lane
+from composer_mixmon.replay.shuffles import Piece
+
+__all__ = ["Picker", "count_pieces", "tally"]
+
+
+def tally(rows: Ints, labels: Ints, count: int, num_rows: int) -> Ints:
+    """Count pairs of row and label: int64 (num_rows, count)."""
+    return np.bincount(rows * count + labels, minlength=num_rows * count).reshape(num_rows, count)
+
+
+class Picker:
+    """Picks the values at given positions out of pieces that come in ascending order.
+
+    Args:
+        positions: int64 (n,), not negative, in any order, repeats allowed.
+    """
+
+    def __init__(self, positions: Ints) -> None:
+        self._sorted, self._inverse = np.unique(positions, return_inverse=True)
+        self._values = np.empty(len(self._sorted), np.int64)
+        self._done = 0
+
+    def feed(self, start: int, values: Ints) -> bool:
+        """Take what is wanted of a piece; whether nothing more is wanted."""
+        stop = int(np.searchsorted(self._sorted, start + len(values)))
+        self._values[self._done : stop] = values[self._sorted[self._done : stop] - start]
+        self._done = stop
+        return stop == len(self._sorted)
+
+    def values(self) -> Ints:
+        """Values at the positions given: int64 (n,)."""
+        return self._values[self._inverse]
+
+
+def count_pieces(pieces: Iterable[Piece], lanes: Sequence[tuple[Lane, Ints]], counts: Ints) -> None:
+    """Add the labels of a shuffled order to the counts of the batches they go to.
+
+    Args:
+        pieces: The whole order, as labels.
+        lanes: Lanes over this order, all of one partition, each with int64 (units,): the row of
+            ``counts`` that each unit belongs to, −1 for none.
+        counts: int64 (batches, K), changed in place.
+    """
+    part = lanes[0][0].part
+    tail = part.tail_cells()
+    positions = part.positions(tail)
+    picker = Picker(positions)
+    rows = part.rows
+    for start, values in pieces:
+        picker.feed(start, values)
+        first = int(np.searchsorted(rows, start, side="right")) - 1
+        for row in range(max(first, 0), part.canonical):
+            if rows[row] >= start + len(values):
+                break
+            begin = max(start, int(rows[row]))
+            end = min(start + len(values), int(rows[row]) + part.regular_columns, int(rows[row + 1]))
+            if begin < end:
+                columns = range(begin - int(rows[row]), end - int(rows[row]))
+                _count_row(row, columns, values[begin - start : end - start], lanes, counts)
+    labels = picker.values()
+    for lane, batch_of_unit in lanes:
+        units = lane.units_of_cells(tail)
+        batch = np.where(units >= 0, batch_of_unit[units], -1)
+        counted = batch >= 0
+        counts += tally(batch[counted], labels[counted], counts.shape[1], len(counts))
+
+
+def _count_row(
+    row: int, columns: range, labels: Ints, lanes: Sequence[tuple[Lane, Ints]], counts: Ints
+) -> None:
+    for lane, batch_of_unit in lanes:
+        if lane.rows is not None and row not in lane.rows:
+            continue
+        units = lane.units_of_row(row, columns)
+        begin = int(np.searchsorted(units, 0)) if units[0] < 0 else 0  # seen before the first batch
+        if begin == len(units):
+            continue
+        units, first = units[begin:], int(units[begin])
+        found = int(units[-1]) - first + 1
+        per_unit = tally(units - first, labels[begin:], counts.shape[1], found)
+        batch = batch_of_unit[first : first + found]
+        counts[batch[batch >= 0]] += per_unit[batch >= 0]

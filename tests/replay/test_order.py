@@ -1,0 +1,95 @@
+"""The replayed order, against streaming's ``generate_work``, id by id."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from composer_mixmon.errors import MixmonError
+from composer_mixmon.replay import order, py1e, shuffles
+from composer_mixmon.replay.order import Replay
+from composer_mixmon.replay.sampling import StreamWeight
+from composer_mixmon.replay.settings import BATCHING_METHODS, PARTITION_ALGOS, SHUFFLE_ALGOS, Settings, World
+
+from .upstream import upstream_batches
+
+thorough = hypothesis_settings(derandomize=True, deadline=None, max_examples=600)
+small = st.integers(1, 4)
+worlds = st.builds(World, nodes=small, ranks_per_node=small, workers_per_rank=small)
+
+
+@st.composite
+def weights(draw, streams):
+    kind = draw(st.sampled_from(["none", "proportion", "absolute"]))
+    if kind == "none":
+        return [StreamWeight()] * streams
+    if kind == "proportion":
+        return [StreamWeight(proportion=draw(st.integers(1, 8))) for _ in range(streams)]
+    absolute = st.one_of(
+        st.just(StreamWeight()),
+        st.builds(StreamWeight, repeat=st.sampled_from([0.3, 1.0, 1.7, 2.0])),
+        st.builds(StreamWeight, choose=st.integers(1, 200)),
+    )
+    return [draw(absolute) for _ in range(streams)]
+
+
+@st.composite
+def cases(draw):
+    """Settings, world, epoch and first sample, over everything StreamingDataset can be set to."""
+    world = draw(worlds)
+    streams = draw(st.integers(1, 3))
+    shards = [draw(st.lists(st.integers(1, 60), min_size=1, max_size=8)) for _ in range(streams)]
+    given_weights = draw(weights(streams))
+    sized = all(w.repeat is None and w.choose is None for w in given_weights)
+    resumed = draw(st.booleans())
+    settings = Settings.resolve(
+        world,
+        shards,
+        given_weights,
+        epoch_size=draw(st.one_of(st.none(), st.integers(20, 600))) if sized else None,
+        batch_size=draw(st.integers(1, 6)),
+        num_canonical_nodes=draw(st.sampled_from([None, 1, 2, 3, 4, 6, 8, 12, 64])),
+        shuffle_block_size=draw(st.sampled_from([None, 7, 20, 64, 300])),
+        shuffle=draw(st.sampled_from([True, True, True, False])),
+        shuffle_algo=draw(st.sampled_from(SHUFFLE_ALGOS)),
+        shuffle_seed=draw(st.integers(0, 9999)),
+        sampling_method=draw(st.sampled_from(["balanced", "fixed"])),
+        sampling_granularity=draw(st.sampled_from([1, 1, 3, 50])),
+        partition_algo=draw(st.sampled_from(PARTITION_ALGOS)),
+        batching_method=draw(st.sampled_from(BATCHING_METHODS)),
+        replication=draw(st.sampled_from([None, None, 1, 2])) if world.ranks % 2 == 0 else None,
+        initial_physical_nodes=draw(small) if resumed else None,
+        drop_last=draw(st.booleans()),
+    )
+    first = draw(st.integers(0, settings.epoch_size)) if resumed else 0
+    return settings, world, draw(st.integers(0, 3)), first
+
+
+def outcome(compute):
+    """A result, or None where it is refused."""
+    try:
+        return compute()
+    except (ValueError, MixmonError, IndexError):
+        return None
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    """Make chunks so small that the tiny cases cross their edges."""
+    monkeypatch.setattr(py1e, "_WINDOW", 64)
+    monkeypatch.setattr(shuffles, "_CHUNK", 50)
+    monkeypatch.setattr(order, "_FEW_SAMPLES", -1)
+
+
+@given(cases())
+@thorough
+def test_ids_equal_generate_work(case):
+    """Every id of every batch is where generate_work puts it, and what it refuses we refuse."""
+    settings, world, epoch, first = case
+    expected = outcome(lambda: upstream_batches(settings, world, epoch, first))
+    got = outcome(lambda: Replay(settings, world, epoch, first).ids())
+    assert (got is None) == (expected is None)
+    if expected is not None:
+        assert got.tolist() == expected.tolist()
