@@ -93,10 +93,10 @@ def stream_names(paths: Sequence[str]) -> tuple[str, ...]:
         Unique names; streams of the very same path are told apart by ``#1``, ``#2``, …
     """
     parts = [[p for p in path.replace(os.path.sep, "/").split("/") if p not in ("", ".")] for path in paths]
-    while len(parts) > 1 and all(len(p) > 1 for p in parts) and len({p[-1] for p in parts}) == 1:
+    while len(set(map(tuple, parts))) > 1 and min(map(len, parts)) > 1 and len({p[-1] for p in parts}) == 1:
         parts = [p[:-1] for p in parts]
     depth = 1
-    while depth < max(map(len, parts)) and len({tuple(p[-depth:]) for p in parts}) < len(parts):
+    while len({tuple(p[-depth:]) for p in parts}) < len(set(map(tuple, parts))):
         depth += 1
     names = ["/".join(p[-depth:]) or "stream" for p in parts]
     return tuple(

@@ -1,0 +1,140 @@
+"""Window and run are exact, however the batches are handed over, and survive being saved."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from composer_mixmon.mixture import Mixture, pack_counts, unpack_counts
+
+fixed = settings(derandomize=True, deadline=None)
+
+
+def draw(batches: int, labels: int, seed: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(seed).multinomial(64, np.full(labels, 1 / labels), batches)
+
+
+def chunks(rows: npt.NDArray[np.int64], cuts: list[int]) -> list[npt.NDArray[np.int64]]:
+    return np.split(rows, sorted({c for c in cuts if c <= len(rows)}))
+
+
+@fixed
+@given(
+    st.integers(1, 60),
+    st.integers(1, 6),
+    st.integers(1, 20),
+    st.lists(st.integers(0, 60), max_size=6),
+    st.integers(0, 2**32 - 1),
+)
+def test_window_and_run_are_brute_force_sums(
+    batches: int, labels: int, window: int, cuts: list[int], seed: int
+) -> None:
+    """After each batch, the window is the sum of the last W rows and the run the sum of all."""
+    rows = draw(batches, labels, seed)
+    mixture = Mixture(np.full(labels, 1 / labels), window)
+    seen: list[npt.NDArray[np.int64]] = []
+    for part in chunks(rows, cuts):
+        fold = mixture.fold(part)
+        assert fold.before == len(seen)
+        for row, in_window, dispersion in zip(part, fold.window, fold.dispersion, strict=True):
+            seen.append(row)
+            assert np.array_equal(in_window, np.sum(seen[-window:], axis=0))
+            if labels > 1:
+                chi2 = [stats.chisquare(r).statistic / (labels - 1) for r in seen[-window:]]
+                assert dispersion == pytest.approx(np.mean(chi2), rel=1e-12)
+        mixture.commit(fold)
+        assert np.array_equal(mixture.run, np.sum(seen, axis=0) if seen else np.zeros(labels))
+        assert np.array_equal(mixture.recent, np.reshape(seen[-window:], (-1, labels)))
+    assert mixture.batches == batches
+
+
+@fixed
+@given(
+    st.integers(0, 50),
+    st.integers(1, 5),
+    st.integers(1, 15),
+    st.lists(st.integers(0, 50), max_size=4),
+    st.integers(0, 99),
+)
+def test_saved_and_loaded_is_uninterrupted(
+    batches: int, labels: int, window: int, cuts: list[int], seed: int
+) -> None:
+    """Saving and loading between any two batches changes no bit of the state or of the figures."""
+    rows = draw(batches, labels, seed)
+    target = np.full(labels, 1 / labels)
+    straight, broken = Mixture(target, window), Mixture(target, window)
+    for part in chunks(rows, cuts):
+        fold = straight.fold(part)
+        straight.commit(fold)
+        saved = json.loads(json.dumps(broken.state_dict()))
+        broken = Mixture(target, window)
+        broken.load_state_dict(saved)
+        again = broken.fold(part)
+        broken.commit(again)
+        assert np.array_equal(fold.dispersion, again.dispersion)
+        assert np.array_equal(fold.window, again.window)
+        assert broken.state_dict() == straight.state_dict()
+
+
+def test_fold_alone_records_nothing() -> None:
+    """A fold that is not committed leaves the books as they were."""
+    mixture = Mixture(np.array([0.5, 0.5]), 3)
+    mixture.commit(mixture.fold(np.array([[1, 2], [3, 4]])))
+    before = mixture.state_dict()
+    mixture.fold(np.array([[100, 0]] * 20))
+    assert mixture.state_dict() == before
+    assert np.array_equal(mixture.fold(np.array([[5, 6], [7, 8]])).window, [[9, 12], [15, 18]])
+
+
+def test_metrics_by_hand() -> None:
+    """Two labels at 3:1 of 8 samples, target 1:1: deviation 0.25, noise floor 35/256."""
+    mixture = Mixture(np.array([0.5, 0.5]), 2)
+    figures = mixture.metrics(mixture.fold(np.array([[0, 4], [3, 1], [3, 1]])), ("ja", "en"))
+    assert figures == {
+        "mixmon/window/deviation": 0.25,
+        "mixmon/window/noise_floor": pytest.approx(35 / 256, rel=1e-14),
+        "mixmon/window/dispersion": 1.0,
+        "mixmon/run/deviation": 0.0,
+        "mixmon/window/ratio/ja": 0.75,
+        "mixmon/window/ratio/en": 0.25,
+        "mixmon/run/ratio/ja": 0.5,
+        "mixmon/run/ratio/en": 0.5,
+    }
+
+
+@fixed
+@given(
+    st.integers(0, 30), st.integers(1, 8), st.sampled_from([0, 200, 60_000, 2**31, 2**53]), st.integers(0, 99)
+)
+def test_packed_counts_come_back(rows: int, labels: int, most: int, seed: int) -> None:
+    """Counts of any size are packed and unpacked without loss."""
+    counts = np.random.default_rng(seed).integers(0, most + 1, (rows, labels))
+    back = unpack_counts(pack_counts(counts), labels)
+    assert back.dtype == np.int64
+    assert np.array_equal(back, counts)
+
+
+def test_packed_window_of_a_thousand_labels_is_small() -> None:
+    """A window of 100 batches of 4,096 samples in 1,000 labels is saved in less than 64 KiB."""
+    counts = np.random.default_rng(0).multinomial(4096, np.full(1000, 1e-3), 100)
+    assert len(pack_counts(counts)) < 64 * 1024
+
+
+@pytest.mark.parametrize("text", ["", "|u1:", "|O8:eJwDAAAAAAE=", "|u1:!!", "|u1:eNpj", "<u4:eNpjAAAAAQAB"])
+def test_damaged_counts_are_refused(text: str) -> None:
+    """Text that is no packed table of two labels raises ValueError and nothing else."""
+    with pytest.raises(ValueError, match=r"."):
+        unpack_counts(text, 2)
+
+
+def test_state_of_other_labels_is_refused() -> None:
+    """Counts of three labels do not become counts of two."""
+    saved = Mixture(np.full(3, 1 / 3), 4).state_dict()
+    with pytest.raises(ValueError, match="3 labels were saved, 2 are counted"):
+        Mixture(np.full(2, 1 / 2), 4).load_state_dict(saved)
