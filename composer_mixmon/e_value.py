@@ -97,7 +97,7 @@ class Null:
         deviance = np.zeros(len(counts))
         if outside.any():
             counts, total = counts[outside], total[outside, None]
-            nearest = self._most_likely(counts)
+            nearest = self.most_likely(counts)
             parts = np.where(self.forbidden, 0, deviance_part(counts, total * nearest)).sum(-1)
             deviance[outside] = parts + self._proof(counts, total)
         return deviance
@@ -110,7 +110,7 @@ class Null:
         excess = counts / (total * _FORBIDDEN_SHARE)
         return np.sum(counts * (np.log(np.where(counts > 0, excess, 1)) - 1), axis=-1)
 
-    def _most_likely(self, counts: Floats) -> Floats:
+    def most_likely(self, counts: Floats) -> Floats:
         """The mixture within the tolerance under which each row of counts is most likely.
 
         By the Karush-Kuhn-Tucker conditions it is q = clip(μ c, low, high) with the μ at which q sums to 1.
