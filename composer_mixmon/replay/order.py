@@ -162,6 +162,9 @@ class Replay:
         block = settings.shuffle_block_size
         if settings.batching_method != "random":
             block = int(block * settings.proportion[group])
+            if not block and settings.batching_method == "device_per_stream":
+                mend = f"stream {group} gets no sample of a block: raise one or the other"
+                raise ConfigError("shuffle_block_size", settings.shuffle_block_size, mend)
         seed = ShuffleSeed(settings.num_canonical_nodes, settings.shuffle_seed, self.epoch, block)
         return shuffled(settings.shuffle_algo, payload, seed, ties)
 

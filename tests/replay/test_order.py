@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import numpy as np
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -12,10 +15,11 @@ from composer_mixmon.replay import order, py1e, shuffles
 from composer_mixmon.replay.order import Replay
 from composer_mixmon.replay.sampling import StreamWeight
 from composer_mixmon.replay.settings import BATCHING_METHODS, PARTITION_ALGOS, SHUFFLE_ALGOS, Settings, World
+from composer_mixmon.replay.units import LabelRanges
 
 from .upstream import upstream_batches
 
-thorough = hypothesis_settings(derandomize=True, deadline=None, max_examples=600)
+thorough = hypothesis_settings(derandomize=True, deadline=None, max_examples=150)
 small = st.integers(1, 4)
 worlds = st.builds(World, nodes=small, ranks_per_node=small, workers_per_rank=small)
 
@@ -75,12 +79,15 @@ def outcome(compute):
         return None
 
 
-@pytest.fixture
-def small_windows(monkeypatch):
-    """Make chunks so small that the tiny cases cross their edges."""
-    monkeypatch.setattr(py1e, "_WINDOW", 64)
-    monkeypatch.setattr(shuffles, "_CHUNK", 50)
-    monkeypatch.setattr(order, "_FEW_SAMPLES", -1)
+@contextmanager
+def tiny_chunks():
+    """Make chunks so small that the tiny cases cross their edges, and count by whole pieces."""
+    with (
+        patch.object(py1e, "_WINDOW", 64),
+        patch.object(shuffles, "_CHUNK", 50),
+        patch.object(order, "_FEW_SAMPLES", -1),
+    ):
+        yield
 
 
 @given(cases())
@@ -89,7 +96,36 @@ def test_ids_equal_generate_work(case):
     """Every id of every batch is where generate_work puts it, and what it refuses we refuse."""
     settings, world, epoch, first = case
     expected = outcome(lambda: upstream_batches(settings, world, epoch, first))
-    got = outcome(lambda: Replay(settings, world, epoch, first).ids())
+    with tiny_chunks():
+        got = outcome(lambda: Replay(settings, world, epoch, first).ids())
     assert (got is None) == (expected is None)
     if expected is not None:
         assert got.tolist() == expected.tolist()
+
+
+@given(cases(), st.data())
+@thorough
+def test_counts_are_those_of_the_ids(case, data):
+    """Counting labels without ids gives, batch by batch, what counting generate_work's ids gives."""
+    settings, world, epoch, first = case
+    expected_ids = outcome(lambda: upstream_batches(settings, world, epoch, first))
+    if expected_ids is None:
+        return
+    shards = np.array(settings.samples_per_shard)
+    count = data.draw(st.integers(1, 5))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    if data.draw(st.booleans()):
+        labels = rng.integers(0, count, shards.sum())
+        ranges = LabelRanges.of_samples(labels, count)
+    else:
+        per_shard = rng.integers(0, count, len(shards))
+        labels = np.repeat(per_shard, shards)
+        ranges = LabelRanges.of_shards(shards, per_shard, count)
+    begin = data.draw(st.integers(0, len(expected_ids)))
+    chosen = slice(begin, data.draw(st.one_of(st.none(), st.integers(begin, len(expected_ids)))))
+    expected = [np.bincount(labels[row[row >= 0]], minlength=count).tolist() for row in expected_ids[chosen]]
+    replay = Replay(settings, world, epoch, first)
+    with tiny_chunks():
+        assert replay.counts(ranges, chosen).counts.tolist() == expected
+    assert replay.counts(ranges, chosen).counts.tolist() == expected
+    assert replay.ids(chosen).tolist() == expected_ids[chosen].tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from types import MethodType, SimpleNamespace
 
@@ -47,6 +48,7 @@ def upstream_work(settings, world, epoch, first_sample):
     parallel = UpstreamWorld(world.nodes, world.ranks_per_node, world.workers_per_rank, 0)
     if settings.replication is not None:
         parallel = parallel.replicate(settings.replication)
+    logging.getLogger("streaming").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dataset = stand_in(settings)
@@ -60,7 +62,7 @@ def upstream_batches(settings, world, epoch, first_sample):
     batches = work.transpose(3, 2, 0, 1, 4).reshape(-1, nodes * ranks * size)
     batches = batches[(batches >= 0).any(1)]
     if settings.drop_last:
-        batches = batches[_full_or_absent(batches.reshape(len(batches), -1, size))]
+        batches = batches[_full_or_absent(batches.reshape(len(batches), nodes * ranks, size))]
     return batches
 
 
