@@ -40,42 +40,66 @@ def py1e_node(
     """
     reach = int(1.25 * block) / 2
     window = max(_WINDOW, 4 * block)
-    parts: list[Floats] = []
-    waiting, waiting_values = np.empty(0), np.empty(0, np.int64)
-    offset = taken = done = 0
+    capacity = min(window + int(2 * reach), len(values)) + max(span_sizes, default=0)
+    positions, held = np.empty(capacity), np.empty(capacity, np.int64)
+    offset = count = done = 0
     for size in span_sizes:
-        parts.append(_positions(rng, offset, size, len(values), block))
+        place(rng, offset, len(values), block, positions[count : count + size])
+        held[count : count + size] = values[offset : offset + size]
         offset += size
-        if offset - taken < window and offset < len(values):
+        count += size
+        if count < window and offset < len(values):
             continue
-        positions = np.concatenate([waiting, *parts])
-        held = np.concatenate([waiting_values, values[taken:offset].astype(np.int64)])
-        taken = offset
-        parts.clear()
-        if offset < len(values):
-            final = positions < offset - reach
-            waiting, waiting_values = positions[~final], held[~final]
-            positions, held = positions[final], held[final]
-        piece, equal = sort_by_position(positions, held, bits)
+        final = (
+            count if offset == len(values) else _move_final(positions[:count], held[:count], offset, reach)
+        )
+        piece, equal = sort_by_position(positions[:final], held[:final], bits)
         ties.extend((equal + done).tolist())
         yield done, piece
         done += len(piece)
+        count -= final
+        positions[:count] = positions[final : final + count]
+        held[:count] = held[final : final + count]
 
 
-def _positions(rng: np.random.Generator, offset: int, size: int, samples: int, block: int) -> Floats:
-    """Shift a span's places; no shift leaves the node, and a block below the span's size shifts nothing."""
+def _move_final(positions: Floats, values: Ints, offset: int, reach: float) -> int:
+    """Move elements that later spans cannot precede to the front; how many they are.
+
+    Later spans start at ``offset`` and reach back by at most ``reach``; all but the last two reaches of
+    elements lie below that already.
+    """
+    mixed = max(0, len(positions) - int(2 * reach) - 1)
+    final = positions[mixed:] < offset - reach
+    order = np.concatenate([np.flatnonzero(final), np.flatnonzero(~final)])
+    positions[mixed:] = positions[mixed:][order]
+    values[mixed:] = values[mixed:][order]
+    return mixed + int(np.count_nonzero(final))
+
+
+def place(rng: np.random.Generator, offset: int, samples: int, block: int, out: Floats) -> None:
+    """Draw the positions of a span.
+
+    No shift leaves the node, and where the block drawn is smaller than the span, nothing is shifted.
+
+    Args:
+        rng: The epoch's generator.
+        offset: Place of the span's first sample in the node.
+        samples: Samples of the node.
+        block: ``shuffle_block_size``.
+        out: Receives the positions, float64 of the span's size.
+    """
     spread = int(rng.integers(int(0.75 * block), int(1.25 * block)))
-    cutoff = max((spread - size) / 2, 0)
-    low, high = max(-cutoff, -offset), min(cutoff, samples - offset - size)
-    return np.arange(offset, offset + size, dtype=np.float64) + rng.uniform(low, high, size)
+    cutoff = max((spread - len(out)) / 2, 0)
+    low, high = max(-cutoff, -offset), min(cutoff, samples - offset - len(out))
+    np.add(np.arange(offset, offset + len(out)), rng.uniform(low, high, len(out)), out=out)
 
 
 def sort_by_position(positions: Floats, values: Ints, bits: int) -> tuple[Ints, Ints]:
     """Sort values by position.
 
     Non-negative doubles order like their bit patterns, so position and value fit one integer wherever the
-    patterns spread over less than 63 − ``bits`` bits, and sorting integers costs half of sorting indices.
-    Smaller positions, far from the largest, are sorted by index.
+    patterns spread over less than 62 − ``bits`` bits, and sorting integers costs half of sorting indices.
+    Positions too far below the largest are sorted by index and enter as their ranks.
 
     Args:
         positions: float64 (n,), none negative.
@@ -86,23 +110,22 @@ def sort_by_position(positions: Floats, values: Ints, bits: int) -> tuple[Ints, 
         The values sorted, int64 (n,), and the places in them whose position equals the next one's while the
         value differs.
     """
-    keys = positions.view(np.int64)
     room = 1 << max(62 - bits, 0)
-    cut = int(keys.max(initial=0)) - room + 1
-    if room < 1 << 40:  # hardly anything would fit
+    if room < 1 << 40 or not len(positions):  # hardly any pattern would fit
         return _by_index(positions, values)
-    low = keys < cut
-    few, few_ties = _by_index(positions[low], values[low])
-    high = ~low
-    packed = keys[high] - cut if cut > 0 else keys[high]
+    keys = positions.view(np.int64)
+    cut = int(keys.max()) - room // 2
+    few = np.flatnonzero(keys < cut)
+    packed = keys - (cut - len(few))
+    packed[few[np.argsort(positions[few])]] = np.arange(len(few))
+    _, ties = _by_index(positions[few], values[few])
     packed <<= bits
-    packed |= values[high]
+    packed |= values
     packed.sort()
-    sorted_values = packed & ((1 << bits) - 1)
+    ordered = packed & ((1 << bits) - 1)
     packed >>= bits
     same = np.flatnonzero(packed[1:] == packed[:-1])
-    same = same[sorted_values[same] != sorted_values[same + 1]] + len(few)
-    return np.concatenate([few, sorted_values]), np.concatenate([few_ties, same])
+    return ordered, np.concatenate([ties, same[ordered[same] != ordered[same + 1]]])
 
 
 def _by_index(positions: Floats, values: Ints) -> tuple[Ints, Ints]:

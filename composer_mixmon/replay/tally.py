@@ -15,7 +15,9 @@ __all__ = ["Picker", "count_pieces", "tally"]
 
 def tally(rows: Ints, labels: Ints, count: int, num_rows: int) -> Ints:
     """Count pairs of row and label: int64 (num_rows, count)."""
-    return np.bincount(rows * count + labels, minlength=num_rows * count).reshape(num_rows, count)
+    pairs = rows * count
+    pairs += labels
+    return np.bincount(pairs, minlength=num_rows * count).reshape(num_rows, count)
 
 
 class Picker:
@@ -85,8 +87,7 @@ def _count_row(
         begin = int(np.searchsorted(units, 0)) if units[0] < 0 else 0  # seen before the first batch
         if begin == len(units):
             continue
-        units, first = units[begin:], int(units[begin])
-        found = int(units[-1]) - first + 1
-        per_unit = tally(units - first, labels[begin:], counts.shape[1], found)
-        batch = batch_of_unit[first : first + found]
+        first, last = int(units[begin]), int(units[-1])
+        per_unit = tally(units[begin:] - first, labels[begin:], counts.shape[1], last - first + 1)
+        batch = batch_of_unit[first : last + 1]
         counts[batch[batch >= 0]] += per_unit[batch >= 0]
