@@ -38,7 +38,8 @@ def read_catalogue() -> dict[str, list[str]]:
     """Read Mercurial's translated messages: ``{"en": originals, "ja": translations}``, in catalogue order."""
     path = importlib.resources.files("mercurial") / "locale" / "ja" / "LC_MESSAGES" / "hg.mo"
     with path.open("rb") as file:
-        catalogue: dict[str, str] = gettext.GNUTranslations(file)._catalog  # the only way to list messages
+        # gettext looks messages up and cannot list them: hence the private attribute.
+        catalogue: dict[str, str] = gettext.GNUTranslations(file)._catalog  # pyright: ignore
     # Left out: the header (empty original), plural forms (tuples), and what was never translated.
     pairs = [(en, ja) for en, ja in catalogue.items() if isinstance(en, str) and en and not ja.isascii()]
     return {"en": [en for en, _ in pairs], "ja": [ja for _, ja in pairs]}

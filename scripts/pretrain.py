@@ -9,11 +9,9 @@ GPU, on one process or under the ``composer`` launcher. mixmon is one line here,
 from __future__ import annotations
 
 import json
-import logging
 import sys
-import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from composer import Callback, Logger, State, Trainer
@@ -46,11 +44,13 @@ class JsonlLogger(LoggerDestination):
         self.file = None
 
     def init(self, state: State, logger: Logger) -> None:
+        """Open the file."""
+        del state, logger
         if dist.get_global_rank() == 0:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             self.file = self.path.open("w", buffering=1, encoding="utf-8")
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Append a line."""
         if self.file:
             print(
                 json.dumps({"batch": step} | {key: float(value) for key, value in metrics.items()}),
@@ -58,6 +58,7 @@ class JsonlLogger(LoggerDestination):
             )
 
     def post_close(self) -> None:
+        """Close the file."""
         if self.file:
             self.file.close()
 
@@ -113,13 +114,14 @@ def build_tokenizer(file: str) -> PreTrainedTokenizerFast:
 def build_model(cfg: DictConfig, tokenizer: PreTrainedTokenizerFast) -> HuggingFaceModel:
     if cfg.name != "modernbert":
         raise ValueError(f"model.name: {cfg.name!r}: unknown; write modernbert")
+    special = tokenizer.convert_tokens_to_ids
     config = ModernBertConfig(
         vocab_size=len(tokenizer),
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.cls_token_id,
-        cls_token_id=tokenizer.cls_token_id,
-        eos_token_id=tokenizer.sep_token_id,
-        sep_token_id=tokenizer.sep_token_id,
+        pad_token_id=special("[PAD]"),
+        bos_token_id=special("[CLS]"),
+        cls_token_id=special("[CLS]"),
+        eos_token_id=special("[SEP]"),
+        sep_token_id=special("[SEP]"),
         **as_dict(cfg.model_config),
     )
     return HuggingFaceModel(ModernBertForMaskedLM(config), tokenizer)
@@ -175,23 +177,25 @@ def build_trainer(cfg: DictConfig) -> Trainer:
 
 def as_dict(cfg: DictConfig) -> dict[str, Any]:
     """Resolve a part of the YAML to plain Python values."""
-    return OmegaConf.to_container(cfg, resolve=True)  # pyright: ignore[reportReturnType]
+    return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
 
 
 def load_config(path: str, overrides: list[str]) -> DictConfig:
     """Read the YAML and apply dotted overrides. ``callbacks.mixmon=null`` takes a callback or logger out."""
-    cfg = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_cli(overrides))
+    cfg: Any = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_cli(overrides))
     for group in ("callbacks", "loggers"):
         for name in [name for name, kwargs in cfg[group].items() if kwargs is None]:
             del cfg[group][name]
-    return cfg  # pyright: ignore[reportReturnType]
+    return cfg
 
 
 def main(args: list[str]) -> None:
     if not args or args[0].startswith("-"):
         sys.exit(__doc__)
     cfg = load_config(args[0], args[1:])
+    Path(cfg.run_folder).mkdir(parents=True, exist_ok=True)
     trainer = build_trainer(cfg)
+    OmegaConf.save(cfg, Path(cfg.run_folder) / "config.yaml", resolve=True)
     trainer.logger.log_hyperparameters(as_dict(cfg))
     trainer.fit()
     trainer.close()

@@ -1,0 +1,177 @@
+"""The demo's own scripts, shortened by overrides, in processes of their own as demo.sh runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from streaming import StreamingDataset
+
+REPO = Path(__file__).parents[2]
+YAMLS = sorted((REPO / "yamls").glob("demo-*.yaml"))
+BATCHES = 48
+
+# 768 sequences in 6 shards: one shard is 16 batches of 8, half the run is English.
+SHORT = [
+    "model.model_config.num_hidden_layers=1",
+    "model.model_config.hidden_size=32",
+    "model.model_config.intermediate_size=32",
+    "model.model_config.num_attention_heads=2",
+    "global_train_batch_size=16",
+    f"max_duration={BATCHES}ba",
+    "callbacks.mixmon.window=8ba",
+    "callbacks.mixmon.log_interval=2ba",
+    "callbacks.mixmon.alarm.rules=[{deviation: 0.3, for: 4ba, grace: 8ba}]",
+    "save_folder=null",
+    "progress_bar=false",
+]
+
+
+def script(name: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"WANDB_MODE": "offline", "MPLBACKEND": "agg", "COLUMNS": "160"}
+    return subprocess.run(
+        [sys.executable, f"scripts/{name}.py", *map(str, args)],
+        cwd=REPO,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def rows(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def series(run: Path, key: str) -> list[float]:
+    return [row[key] for row in rows(run) if key in row]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's folder with data of 768 sequences in 6 shards: three English, then three Japanese."""
+    folder = tmp_path_factory.mktemp("demo")
+    done = script("demo_data", folder / "data", "--sequences", "768", "--shards", "6")
+    assert done.returncode == 0, done.stderr
+    assert "GPL-2.0-or-later" in done.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(demo: Path) -> dict[str, subprocess.CompletedProcess[str]]:
+    """Both runs' processes, the ordered one first."""
+    return {
+        yaml.stem: script("pretrain", yaml, *SHORT, f"data={demo / 'data'}", f"run_folder={demo / yaml.stem}")
+        for yaml in YAMLS
+    }
+
+
+def test_data_is_two_languages_in_shard_order(demo: Path) -> None:
+    """The merged index lists the English shards first, then the Japanese ones, of equal size."""
+    shards = json.loads((demo / "data" / "index.json").read_text())["shards"]
+    names = [shard["raw_data"]["basename"] for shard in shards]
+    assert names == [f"{language}/shard.{i:05}.mds" for language in ("en", "ja") for i in range(3)]
+    assert {shard["samples"] for shard in shards} == {128}
+
+
+def test_data_is_real_text_of_its_language(demo: Path) -> None:
+    """Decoded, the first half is nearly all ASCII and the second is mostly not."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(demo / "data" / "tokenizer.json"))
+    dataset = StreamingDataset(local=str(demo / "data"), batch_size=1, shuffle=False)
+
+    def ascii_share(index: int) -> float:
+        text = tokenizer.decode(dataset[index]["input_ids"].tolist())
+        return float(np.mean([character.isascii() for character in text]))
+
+    assert np.mean([ascii_share(index) for index in range(0, 384, 16)]) > 0.99
+    assert np.mean([ascii_share(index) for index in range(384, 768, 16)]) < 0.6
+
+
+def test_data_is_written_once(demo: Path) -> None:
+    """A second call with the same arguments changes no file."""
+    before = {path: path.stat().st_mtime_ns for path in (demo / "data").rglob("*")}
+    done = script("demo_data", demo / "data", "--sequences", "768", "--shards", "6")
+    assert "up to date" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in (demo / "data").rglob("*")} == before
+
+
+def test_ordered_run_alarms_and_stops(demo: Path, runs: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    """Fed language by language, the run says so, stops in good order and early."""
+    done = runs["demo-ordered"]
+    assert done.returncode == 0, done.stderr
+    assert "mixmon alarm" in done.stderr
+    trained = len(series(demo / "demo-ordered", "loss/train/total"))
+    assert 0 < trained < BATCHES
+    assert re.search(rf"ended after batch {trained} of {BATCHES}ba", done.stdout)
+    assert max(series(demo / "demo-ordered", "mixmon/window/deviation")) > 0.3
+
+
+def test_shuffled_run_trains_through(demo: Path, runs: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    """The same data, shuffled, trains all its batches without an alarm, and the loss falls."""
+    done = runs["demo-shuffled"]
+    assert done.returncode == 0, done.stderr
+    loss = series(demo / "demo-shuffled", "loss/train/total")
+    assert len(loss) == BATCHES
+    assert np.mean(loss[-8:]) < np.mean(loss[:8])
+    assert set(series(demo / "demo-shuffled", "mixmon/alarms")) == {0}
+    assert "mixmon alarm" not in done.stderr
+
+
+def test_wandb_files_lie_in_the_run_folder(
+    demo: Path, runs: dict[str, subprocess.CompletedProcess[str]]
+) -> None:
+    """Each run leaves one W&B offline file."""
+    for name in runs:
+        assert len(list((demo / name).glob("wandb/offline-run-*/*.wandb"))) == 1
+
+
+def test_report_draws_and_tabulates(demo: Path, runs: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    """The report writes a PNG and a table with both runs' alarms."""
+    del runs  # they must have ended
+    done = script("demo_report", demo)
+    assert done.returncode == 0, done.stderr
+    assert (demo / "demo.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    cells = {
+        line.split("│")[1].strip(): line.split("│")[2:-1] for line in done.stdout.splitlines() if "│" in line
+    }
+    assert [cell.strip() for cell in cells["alarms"]] == ["1", "0"]
+    assert cells["batches trained, of planned"][1].strip() == f"{BATCHES} of {BATCHES}"
+
+
+@pytest.mark.parametrize("yaml", YAMLS, ids=lambda path: path.stem)
+def test_yaml_has_the_same_run_but_for_the_shuffle(yaml: Path) -> None:
+    """The two runs differ in name and shuffle only."""
+    cfg, first = (OmegaConf.to_container(OmegaConf.load(path)) for path in (yaml, YAMLS[0]))
+    for one in (cfg, first):
+        assert isinstance(one, dict)
+        assert one["train_loader"]["dataset"].pop("shuffle_algo") in {"py1s", "naive"}
+        assert one.pop("run_name") in {path.stem for path in YAMLS}
+    assert cfg == first
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("callbacks.mixmom={}", "callbacks.mixmom: unknown; write mixmon"),
+        ("loggers.wanb={}", "loggers.wanb: unknown; write wandb"),
+        ("optimizer.name=adam", "optimizer.name: 'adam': unknown"),
+        ("scheduler.name=cosine", "scheduler.name: 'cosine': unknown"),
+        ("model.name=bert", "model.name: 'bert': unknown"),
+        ("train_loader.name=txt", "train_loader.name: 'txt': unknown"),
+    ],
+)
+def test_unknown_names_are_refused(demo: Path, override: str, message: str) -> None:
+    """A name that the script cannot build ends it with the field, the value and what there is."""
+    done = script("pretrain", YAMLS[0], *SHORT, f"data={demo / 'data'}", f"run_folder={demo / 'x'}", override)
+    assert done.returncode != 0
+    assert message in done.stderr
