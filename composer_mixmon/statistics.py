@@ -74,10 +74,10 @@ def chi_square(counts: npt.ArrayLike, target: npt.ArrayLike) -> Floats:
         float64 (...). 0 where nothing was counted.
     """
     counts, target = np.asarray(counts, np.float64), np.asarray(target, np.float64)
-    meant = target > 0
-    expected = counts.sum(-1, keepdims=True) * target[meant]
-    surplus = counts[..., meant] - expected
-    return np.sum(surplus * (surplus / np.where(expected > 0, expected, 1)), axis=-1)
+    total = counts.sum(-1, keepdims=True)
+    surplus = counts - total * target
+    weight = np.divide(1, target, out=np.zeros_like(target), where=target > 0)
+    return np.sum(surplus * surplus * weight, axis=-1) / np.maximum(total[..., 0], 1)
 
 
 def chi_square_per_degree(counts: npt.ArrayLike, target: npt.ArrayLike) -> Floats:

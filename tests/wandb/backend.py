@@ -1,0 +1,128 @@
+"""A W&B server on loopback that takes what an online run sends and keeps it.
+
+It answers the GraphQL calls that wandb makes for one run and stores the file stream, so that the run's
+rows, config and alerts can be compared with what was logged.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+_USER = {"id": "u", "entity": "me", "username": "me", "email": "me@localhost", "admin": False, "flags": "{}"}
+
+
+class Backend:
+    """The server and what it has received; use as a context manager.
+
+    Attributes:
+        calls: Name and variables of each GraphQL call.
+        history: Rows of the run's history.
+        config: The run's config.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.history: list[dict[str, Any]] = []
+        self.config: dict[str, Any] = {}
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Backend:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Variables of the alerts that were raised."""
+        return [variables for name, variables in self.calls if name == "NotifyScriptableRunAlert"]
+
+    def answer(self, name: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """The data that a GraphQL call gets back."""
+        self.calls.append((name, variables))
+        if name == "UpsertBucket":
+            if variables.get("config"):
+                self.config |= {k: v["value"] for k, v in json.loads(variables["config"]).items()}
+            return {"upsertBucket": {"bucket": _bucket(variables), "inserted": True}}
+        if name == "CreateRunFiles":
+            files = [{"name": f, "uploadUrl": f"{self.url}/files/{f}"} for f in variables["files"]]
+            return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
+        return {
+            "Viewer": {"viewer": _USER | {"teams": {"edges": []}}},
+            "ServerInfo": {"serverInfo": {"cliVersionInfo": {"max_cli_version": "9.0.0"}, "features": []}},
+            "ServerFeaturesQuery": {"serverInfo": {"features": []}},
+            "NotifyScriptableRunAlert": {"notifyScriptableRunAlert": {"success": True}},
+        }.get(name, {})
+
+    def stream(self, files: dict[str, Any]) -> None:
+        """Take a part of the run's file stream."""
+        for name, part in files.items():
+            if name.endswith("history.jsonl"):
+                self.history += [json.loads(line) for line in part["content"]]
+
+
+def _bucket(variables: dict[str, Any]) -> dict[str, Any]:
+    project = {"id": "p", "name": variables.get("project") or "p", "entity": {"id": "e", "name": "me"}}
+    return {
+        "id": "r",
+        "name": variables.get("name") or "r",
+        "displayName": variables.get("displayName"),
+        "description": "",
+        "config": "{}",
+        "sweepName": None,
+        "historyLineCount": 0,
+        "project": project,
+    }
+
+
+def _handler(backend: Backend) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing on stderr."""
+
+        def do_GET(self) -> None:
+            self._reply({})
+
+        def do_PUT(self) -> None:
+            self._body()
+            self._reply({})
+
+        def do_POST(self) -> None:
+            body = json.loads(self._body() or b"{}")
+            if self.path.startswith("/graphql"):
+                found = re.search(r"(?:query|mutation)\s+(\w+)", body["query"])
+                assert found, body["query"]
+                self._reply({"data": backend.answer(found[1], body.get("variables") or {})})
+            else:
+                backend.stream(body.get("files") or {})
+                self._reply({"exitcode": None, "limits": {}})
+
+        def _body(self) -> bytes:
+            body = b""
+            if self.headers.get("Transfer-Encoding") == "chunked":
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+            else:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+
+        def _reply(self, answer: dict[str, Any]) -> None:
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return Handler
