@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -29,8 +30,11 @@ RUNS = {
     "demo-shuffled": "shuffled",
 }
 LABEL = "ja"
-ALARM_RED, TARGET_GREY = "#c1121f", "#555555"
-CMAP = "coolwarm"  # blue: all English, red: all Japanese
+ALARM_COLOUR, TARGET_COLOUR = "#111111", "#777777"
+TREND_TERMS = 4
+# All English, even, all Japanese: tells them apart in common kinds of colour blindness, and the middle is
+# dark enough to be seen on white.
+CMAP = LinearSegmentedColormap.from_list("share", ["#0b6fb8", "#7a7188", "#e0561b"])
 
 
 @dataclass(frozen=True)
@@ -65,24 +69,33 @@ class Run:
         """Which logs cover a whole window, shape (logs,)."""
         return self.seen + 1 >= self.window
 
-    def smooth_loss(self) -> np.ndarray:
-        """Mean loss of the window that ends at each log, shape (logs,)."""
-        return np.array([self.loss[max(0, b + 1 - self.window) : b + 1].mean() for b in self.seen])
+    @property
+    def lengths(self) -> np.ndarray:
+        """Batches of each interval, from one log to the next, shape (logs,)."""
+        return np.diff(self.seen + 1, prepend=0)
+
+    def interval_share(self) -> np.ndarray:
+        """The label's share of each interval, from the run's share at its two ends, shape (logs,)."""
+        so_far = self.metrics[f"mixmon/run/ratio/{LABEL}"] * (self.seen + 1)
+        return np.diff(so_far, prepend=0) / self.lengths
+
+    def interval_loss(self) -> np.ndarray:
+        """Mean loss of each interval, shape (logs,)."""
+        return np.add.reduceat(self.loss, self.seen + 1 - self.lengths) / self.lengths
 
     def explained(self) -> float:
-        """R² of the label's window ratio on the window's mean loss, after a trend is taken out of both.
+        """R² of the label's share on the loss, interval by interval, after a trend is taken out of both.
 
-        The trend is a cubic in log(batch); the windows are full ones.
+        The trend is a cubic in log(batch): a loss curve without its bumps.
         """
-        batch, ratio, loss = (
-            values[self.full]
-            for values in (self.seen + 1, self.metrics[f"mixmon/window/ratio/{LABEL}"], self.smooth_loss())
-        )
-        if len(batch) < 8:  # fewer windows than twice the trend's parameters say nothing
+        if len(self.seen) < 4 * TREND_TERMS:
             return float("nan")
-        trend = np.vander(np.log(batch), 4)
-        ratio, loss = (y - trend @ np.linalg.lstsq(trend, y, rcond=None)[0] for y in (ratio, loss))
-        return float(np.corrcoef(ratio, loss)[0, 1] ** 2)
+        trend = np.vander(np.log(self.seen + 1), TREND_TERMS)
+        share, loss = (
+            values - trend @ np.linalg.lstsq(trend, values, rcond=None)[0]
+            for values in (self.interval_share(), self.interval_loss())
+        )
+        return float(np.corrcoef(share, loss)[0, 1] ** 2)
 
 
 def read_run(folder: Path) -> Run:
@@ -103,21 +116,18 @@ def read_run(folder: Path) -> Run:
 
 def table(runs: dict[str, Run]) -> Table:
     """The runs side by side."""
-    out = Table(
-        title="The same data, model and steps", caption="loss and deviation: means over a window's batches"
-    )
-    for column in ("", *(f"{RUNS[name]}\n({run.shuffle})" for name, run in runs.items())):
-        out.add_column(column, justify="right" if column else "left")
-    rows = {
-        "batches trained, of planned": lambda run: f"{len(run.loss)} of {run.planned}",
+    out = Table(title="Same data, model and steps")
+    for column in ("", *(RUNS[name] for name in runs)):
+        out.add_column(column, justify="right" if column else "left", no_wrap=not column)
+    rows: dict[str, Callable[[Run], str]] = {
+        "shuffle": lambda run: run.shuffle,
+        "batches trained": lambda run: f"{len(run.loss)} of {run.planned}",
         "alarms": lambda run: f"{run.metrics['mixmon/alarms'][-1]:.0f}",
         "first alarm at batch": lambda run: str(run.alarms[0]) if len(run.alarms) else "none",
-        "loss of the last window": lambda run: f"{run.smooth_loss()[-1]:.2f}",
+        "last window's loss": lambda run: f"{run.loss[-run.window :].mean():.2f}",
         "worst window deviation": lambda run: f"{run.metrics['mixmon/window/deviation'][run.full].max():.3f}",
         "noise floor": lambda run: f"{run.metrics['mixmon/window/noise_floor'][-1]:.3f}",
-        "Japanese share explains of the detrended loss": lambda run: f"{run.explained():.0%}".replace(
-            "nan%", "too short"
-        ),
+        "share explains of loss": lambda run: f"{run.explained():.0%}".replace("nan%", "too short"),
     }
     for title, cell in rows.items():
         out.add_row(title, *(cell(run) for run in runs.values()))
@@ -131,7 +141,7 @@ def draw(runs: dict[str, Run], path: Path) -> None:
 
     ordered = runs.get("demo-ordered-full", runs["demo-ordered"])
     columns = {"Shards in language order": ordered, "Well shuffled": runs["demo-shuffled"]}
-    style = {
+    style: Any = {
         "font.size": 10,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -145,7 +155,8 @@ def draw(runs: dict[str, Run], path: Path) -> None:
             upper.set_title(f"{title} ({run.shuffle})", loc="left")
             _draw_ratio(upper, run)
             _draw_loss(lower, run)
-        axes[0, 0].set(ylabel=f"Japanese share,\nlast {ordered.window} batches", ylim=(-0.04, 1.04))
+        axes[0, 0].set(ylabel=f"language of the\nlast {ordered.window} batches", ylim=(-0.04, 1.04))
+        axes[0, 0].set_yticks([0, 0.5, 1], ["all English", "half", "all Japanese"])
         axes[1, 0].set(ylabel="masked-LM loss")
         axes[0, 1].legend(loc="upper right", frameon=False, ncols=2, fontsize=9)
         _mark_alarm(axes[:, 0], ordered)
@@ -157,19 +168,18 @@ def _draw_ratio(ax: Axes, run: Run) -> None:
     floor = run.metrics["mixmon/window/noise_floor"][run.full]
     target = run.metrics[f"mixmon/run/ratio/{LABEL}"][-1] if len(run.loss) == run.planned else 0.5
     ax.fill_between(
-        seen, target - floor, target + floor, color=TARGET_GREY, alpha=0.3, lw=0, label="noise floor"
+        seen, target - floor, target + floor, color=TARGET_COLOUR, alpha=0.3, lw=0, label="noise floor"
     )
-    ax.axhline(target, color=TARGET_GREY, lw=1, label="target")
+    ax.axhline(target, color=TARGET_COLOUR, lw=1, label="target")
     for side in (-1, 1):
         label = "alarm threshold" if side == 1 else None
-        ax.axhline(target + side * run.threshold, color=ALARM_RED, lw=0.9, ls=(0, (4, 3)), label=label)
+        ax.axhline(target + side * run.threshold, color=ALARM_COLOUR, lw=0.9, ls=(0, (4, 3)), label=label)
     _coloured_line(ax, seen, ratio, ratio, lw=1.8)
 
 
 def _draw_loss(ax: Axes, run: Run) -> None:
-    ax.plot(run.loss, color="#bbbbbb", lw=0.6)
-    ratio = run.metrics[f"mixmon/window/ratio/{LABEL}"]
-    _coloured_line(ax, run.seen[run.full], run.smooth_loss()[run.full], ratio[run.full], lw=1.8)
+    ax.plot(run.loss, color="#c8c8c8", lw=0.6)
+    _coloured_line(ax, run.seen - (run.lengths - 1) / 2, run.interval_loss(), run.interval_share(), lw=1.6)
     ax.set(xlabel="batch", xlim=(0, run.planned))
 
 
@@ -187,7 +197,7 @@ def _mark_alarm(axes: np.ndarray, run: Run) -> None:
     if not len(run.alarms):
         return
     for ax in axes:
-        ax.axvline(run.alarms[0], color=ALARM_RED, lw=1.4)
+        ax.axvline(run.alarms[0], color=ALARM_COLOUR, lw=1.4)
     axes[1].annotate(
         f"alarm at batch {run.alarms[0]}",
         (run.alarms[0], 1),
@@ -195,7 +205,7 @@ def _mark_alarm(axes: np.ndarray, run: Run) -> None:
         xytext=(5, -4),
         textcoords="offset points",
         va="top",
-        color=ALARM_RED,
+        color=ALARM_COLOUR,
     )
 
 

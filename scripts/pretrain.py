@@ -114,16 +114,15 @@ def build_tokenizer(file: str) -> PreTrainedTokenizerFast:
 def build_model(cfg: DictConfig, tokenizer: PreTrainedTokenizerFast) -> HuggingFaceModel:
     if cfg.name != "modernbert":
         raise ValueError(f"model.name: {cfg.name!r}: unknown; write modernbert")
-    special = tokenizer.convert_tokens_to_ids
-    config = ModernBertConfig(
-        vocab_size=len(tokenizer),
-        pad_token_id=special("[PAD]"),
-        bos_token_id=special("[CLS]"),
-        cls_token_id=special("[CLS]"),
-        eos_token_id=special("[SEP]"),
-        sep_token_id=special("[SEP]"),
-        **as_dict(cfg.model_config),
-    )
+    special = {
+        "pad_token_id": "[PAD]",
+        "bos_token_id": "[CLS]",
+        "cls_token_id": "[CLS]",
+        "eos_token_id": "[SEP]",
+        "sep_token_id": "[SEP]",
+    }
+    ids: dict[str, Any] = {name: tokenizer.convert_tokens_to_ids(token) for name, token in special.items()}
+    config = ModernBertConfig(vocab_size=len(tokenizer), **ids, **as_dict(cfg.model_config))
     return HuggingFaceModel(ModernBertForMaskedLM(config), tokenizer)
 
 
