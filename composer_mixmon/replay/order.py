@@ -12,7 +12,7 @@ from composer_mixmon.errors import ConfigError
 from composer_mixmon.replay.sampling import Ints
 from composer_mixmon.replay.schedule import Lane, build_schedule
 from composer_mixmon.replay.settings import Settings, World
-from composer_mixmon.replay.shuffles import Piece, ShuffleSeed, identity, shuffled
+from composer_mixmon.replay.shuffles import Piece, ShuffleSeed, check_shuffle, identity, shuffled
 from composer_mixmon.replay.tally import Picker, count_pieces, tally
 from composer_mixmon.replay.units import IdPayload, LabelPayload, LabelRanges, Payload, Units, resample
 
@@ -72,6 +72,9 @@ class Replay:
         if not all(dealt):
             mend = f"{settings.batching_method} batching needs samples of every stream"
             raise ConfigError("choose", list(settings.choose), mend)
+        if settings.shuffle:
+            for group, samples in enumerate(dealt):
+                check_shuffle(settings.shuffle_algo, samples, self._seed(group))
         parallel = world.replicate(settings.replication)
         self._schedule = build_schedule(settings, parallel, epoch, first_sample, dealt)
         self._parallel_ranks = parallel.ranks
@@ -159,14 +162,17 @@ class Replay:
         settings = self.settings
         if not settings.shuffle:
             return identity(payload)
+        return shuffled(settings.shuffle_algo, payload, self._seed(group), ties)
+
+    def _seed(self, group: int) -> ShuffleSeed:
+        settings = self.settings
         block = settings.shuffle_block_size
         if settings.batching_method != "random":
             block = int(block * settings.proportion[group])
             if not block and settings.batching_method == "device_per_stream":
                 mend = f"stream {group} gets no sample of a block: raise one or the other"
                 raise ConfigError("shuffle_block_size", settings.shuffle_block_size, mend)
-        seed = ShuffleSeed(settings.num_canonical_nodes, settings.shuffle_seed, self.epoch, block)
-        return shuffled(settings.shuffle_algo, payload, seed, ties)
+        return ShuffleSeed(settings.num_canonical_nodes, settings.shuffle_seed, self.epoch, block)
 
     def _lanes_with_batches(self, group: int, chosen: range) -> list[tuple[Lane, Ints]]:
         """For each lane of a group, the chosen batch that each unit goes to, −1 for none."""

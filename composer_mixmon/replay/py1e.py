@@ -28,7 +28,7 @@ def py1e_node(
     bits: int,
     ties: list[int],
 ) -> Iterator[tuple[int, Ints]]:
-    """Yield a node's values in py1e's order, in pieces.
+    """Yield a node's values in py1e's order, in pieces; each is overwritten when the next is asked for.
 
     Args:
         values: integers (n,). The node's values, already shuffled within their spans.
@@ -50,13 +50,12 @@ def py1e_node(
         count += size
         if count < window and offset < len(values):
             continue
-        final = (
-            count if offset == len(values) else _move_final(positions[:count], held[:count], offset, reach)
-        )
-        piece, equal = sort_by_position(positions[:final], held[:final], bits)
+        last = offset == len(values)
+        final = count if last else _move_final(positions[:count], held[:count], offset, reach)
+        equal = sort_by_position(positions[:final], held[:final], bits)
         ties.extend((equal + done).tolist())
-        yield done, piece
-        done += len(piece)
+        yield done, held[:final]
+        done += final
         count -= final
         positions[:count] = positions[final : final + count]
         held[:count] = held[final : final + count]
@@ -94,42 +93,42 @@ def place(rng: np.random.Generator, offset: int, samples: int, block: int, out: 
     np.add(np.arange(offset, offset + len(out)), rng.uniform(low, high, len(out)), out=out)
 
 
-def sort_by_position(positions: Floats, values: Ints, bits: int) -> tuple[Ints, Ints]:
-    """Sort values by position.
+def sort_by_position(positions: Floats, values: Ints, bits: int) -> Ints:
+    """Sort values by position, in place and without temporary arrays of their size.
 
     Non-negative doubles order like their bit patterns, so position and value fit one integer wherever the
     patterns spread over less than 62 − ``bits`` bits, and sorting integers costs half of sorting indices.
     Positions too far below the largest are sorted by index and enter as their ranks.
 
     Args:
-        positions: float64 (n,), none negative.
-        values: int64 (n,) in [0, 2**bits).
+        positions: float64 (n,), none negative; overwritten.
+        values: int64 (n,) in [0, 2**bits); sorted.
         bits: 1 to 63.
 
     Returns:
-        The values sorted, int64 (n,), and the places in them whose position equals the next one's while the
-        value differs.
+        Places whose position equals the next one's while the value differs.
     """
     room = 1 << max(62 - bits, 0)
     if room < 1 << 40 or not len(positions):  # hardly any pattern would fit
-        return _by_index(positions, values)
-    keys = positions.view(np.int64)
-    cut = int(keys.max()) - room // 2
-    few = np.flatnonzero(keys < cut)
-    packed = keys - (cut - len(few))
-    packed[few[np.argsort(positions[few])]] = np.arange(len(few))
-    _, ties = _by_index(positions[few], values[few])
+        return _sort_by_index(positions, values)
+    packed = positions.view(np.int64)
+    cut = int(packed.max()) - room // 2
+    few = np.flatnonzero(packed < cut)
+    few_positions, few_values = positions[few], values[few]
+    packed -= cut - len(few)
+    packed[few[np.argsort(few_positions)]] = np.arange(len(few))
     packed <<= bits
     packed |= values
     packed.sort()
-    ordered = packed & ((1 << bits) - 1)
+    np.bitwise_and(packed, (1 << bits) - 1, out=values)
     packed >>= bits
     same = np.flatnonzero(packed[1:] == packed[:-1])
-    return ordered, np.concatenate([ties, same[ordered[same] != ordered[same + 1]]])
+    ties = _sort_by_index(few_positions, few_values)
+    return np.concatenate([ties, same[values[same] != values[same + 1]]])
 
 
-def _by_index(positions: Floats, values: Ints) -> tuple[Ints, Ints]:
+def _sort_by_index(positions: Floats, values: Ints) -> Ints:
     order = np.argsort(positions)
-    positions, values = positions[order], values[order]
+    positions, values[:] = positions[order], values[order]
     same = np.flatnonzero(positions[1:] == positions[:-1])
-    return values, same[values[same] != values[same + 1]]
+    return same[values[same] != values[same + 1]]

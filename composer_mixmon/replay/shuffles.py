@@ -2,8 +2,9 @@
 
 Each function draws exactly what its namesake in ``streaming.base.shuffle`` draws (numpy's
 ``Generator.shuffle`` takes the same draws whatever it shuffles) but carries labels or ids instead of big
-ids, and yields the order in pieces: ``(position of the first, values)``, ascending. A caller that has what
-it needs stops asking, and the rest is never computed.
+ids, and yields the order in pieces: ``(position of the first, values)``, ascending. A piece is valid until
+the next is asked for: its memory is used again. A caller that has what it needs stops asking, and the rest is
+never computed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from composer_mixmon.replay.sampling import Ints
 from composer_mixmon.replay.spans import NodeSpans, Reader, cut_at_nodes
 from composer_mixmon.replay.units import Payload
 
-__all__ = ["Piece", "ShuffleSeed", "identity", "shuffled"]
+__all__ = ["Piece", "ShuffleSeed", "check_shuffle", "identity", "shuffled"]
 
 Piece = tuple[int, Ints]
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 
 
 class ShuffleSeed:
@@ -42,6 +43,21 @@ class ShuffleSeed:
         self.block = block
 
 
+def check_shuffle(algo: str, samples: int, seed: ShuffleSeed) -> None:
+    """Refuse what the algorithm cannot shuffle.
+
+    Raises:
+        ConfigError: A block too small for the algorithm, or py1e with fewer samples than canonical nodes.
+    """
+    least = {"py1e": 1, "py1br": 2}.get(algo, 0)
+    if seed.block < least:
+        mend = f"{algo} needs a block of at least {least} samples in every stream's part of it"
+        raise ConfigError("shuffle_block_size", seed.block, mend)
+    if algo == "py1e" and samples < seed.nodes:
+        mend = f"py1e needs at least as many samples in every stream, and one has {samples}: lower it"
+        raise ConfigError("num_canonical_nodes", seed.nodes, mend)
+
+
 def shuffled(algo: str, payload: Payload, seed: ShuffleSeed, ties: list[int]) -> Iterator[Piece]:
     """Yield the order of ``payload`` under a shuffle algorithm.
 
@@ -51,14 +67,7 @@ def shuffled(algo: str, payload: Payload, seed: ShuffleSeed, ties: list[int]) ->
         seed: Seeds and sizes.
         ties: Receives the positions at which py1e's sort met equal keys with different values: there the
             order depends on the CPU and numpy's build.
-
-    Raises:
-        ConfigError: A block too small for the algorithm, or py1e with fewer samples than canonical nodes.
     """
-    least = {"py1e": 1, "py1br": 2}.get(algo, 0)
-    if seed.block < least:
-        mend = f"{algo} needs a block of at least {least} samples in every stream's part of it"
-        raise ConfigError("shuffle_block_size", seed.block, mend)
     if algo == "py1e":
         return _py1e(payload, seed, ties)
     return _ALGOS[algo](payload, seed)
@@ -133,20 +142,20 @@ def _py1br(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
     for spans, stagger in zip(nodes, staggers, strict=True):
         samples = spans.samples
         reader = Reader(payload, spans)
-        held_from, held = 0, np.empty(0, np.int64)
+        held = np.empty(min(high, samples), np.int64)
+        held_from = held_to = 0
         for begin, end in _blocks(rng, samples, stagger, low, high):
-            if begin > held_from:
-                yield start + held_from, held[: begin - held_from]
-            # Settled samples leave, the block's new ones are read behind those that overlap.
-            kept = held[begin - held_from :]
-            held = np.empty(end - begin, np.int64)
-            held[: len(kept)] = kept
-            reader.into(held[len(kept) :])
-            held_from = begin
-            rng.shuffle(held)
-        yield start + held_from, held
-        done = held_from + len(held)
-        yield from _drain(reader, start + done, samples - done)
+            settled = begin - held_from
+            if settled:
+                yield start + held_from, held[:settled]
+            # What the block shares with the last one moves to the front, the rest is read behind it.
+            kept = held_to - begin
+            held[:kept] = held[settled : settled + kept]
+            reader.into(held[kept : end - begin])
+            rng.shuffle(held[: end - begin])
+            held_from, held_to = begin, end
+        yield start + held_from, held[: held_to - held_from]
+        yield from _drain(reader, start + held_to, samples - held_to)
         start += samples
 
 
@@ -169,9 +178,6 @@ def _py1e(payload: Payload, seed: ShuffleSeed, ties: list[int]) -> Iterator[Piec
     nodes, rng = _epoch_spans(payload, seed)
     start = 0
     for spans in nodes:
-        if not spans.samples:
-            mend = f"py1e needs at least as many samples in every stream ({payload.units.samples}): lower it"
-            raise ConfigError("num_canonical_nodes", seed.nodes, mend)
         values = np.empty(spans.samples, payload.dtype)
         done = 0
         for part in _shuffled_spans(payload, spans, rng):
