@@ -58,7 +58,10 @@ class Null:
         self.forbidden = self.high == 0
         self.single = bool(np.all(self.low == self.high))
         prior = np.maximum(target, _LEAST_PART / len(target))
-        self.alpha = _CONCENTRATIONS[:, None, None] * np.append(prior / prior.sum(), 1)  # last: their sum
+        self.prior = prior / prior.sum()
+        self.kappa = _CONCENTRATIONS[:, None, None]
+        self.kappa_error = stirling_error(self.kappa)
+        self.alpha = self.kappa * self.prior
         self.alpha_error = stirling_error(self.alpha)
 
     def log_e_value(self, counts: Floats) -> Floats:
@@ -68,27 +71,32 @@ class Null:
         left of each is small, so nothing cancels.
         """
         total = counts.sum(-1)
-        rising = self._log_rising(np.concatenate([counts, total[:, None]], -1))
-        numerators = rising[..., :-1].sum(-1) - rising[..., -1]
-        return log_mean(numerators, 0) + self._half_deviance(counts, total)
+        return log_mean(self._numerators(counts, total[:, None]), 0) + self._half_deviance(counts, total)
 
-    def _log_rising(self, counts: Floats) -> Floats:
-        """Logarithm of Γ(c + α) / Γ(α), less c log c − c that sums to the likelihood at the own shares.
+    def _numerators(self, counts: Floats, total: Floats) -> Floats:
+        """Dirichlet-multinomial likelihoods, as logarithms relative to the likelihood at the own shares.
+
+        The logarithm of Γ(κ) / Γ(n + κ) Π Γ(c + α) / Γ(α) less Σ c log (c/n). By Stirling's formula its
+        large parts are Σ c log((c + α) n / (c (n + κ))) and Σ α log((c + α) κ / (α (n + κ))): both logarithms
+        are near 0 where the shares are near the prior, and are taken of the distance from 1.
 
         Args:
-            counts: Of the labels and of all, float64 (rows, labels + 1).
+            counts: float64 (rows, labels).
+            total: Their sums, float64 (rows, 1).
 
         Returns:
-            float64 (concentrations, rows, labels + 1).
+            float64 (concentrations, rows).
         """
-        rising = np.log1p(self.alpha / np.where(counts > 0, counts, 1))
-        rising *= counts
-        grown = np.log1p(counts / self.alpha)
-        grown *= self.alpha - 0.5
-        rising += grown
-        rising += stirling_error(counts + self.alpha)
-        rising -= self.alpha_error
-        return rising
+        surplus, reach = counts - total * self.prior, total + self.kappa
+        own = np.log1p(surplus / np.where(counts > 0, counts, 1) * (-self.kappa / reach))
+        own *= counts
+        grown, grown_total = np.log1p(counts / self.alpha), np.log1p(total / self.kappa)
+        away = surplus / self.prior / reach
+        pull = np.where(away < -0.5, grown - grown_total, np.log1p(np.maximum(away, -0.5)))
+        own += self.alpha * pull - grown / 2
+        own += stirling_error(counts + self.alpha) - self.alpha_error
+        whole = grown_total / 2 - stirling_error(reach) + self.kappa_error
+        return own.sum(-1) + whole[..., 0]
 
     def _half_deviance(self, counts: Floats, total: Floats) -> Floats:
         """Logarithm of the likelihood at the counts' own shares over the largest within the tolerance."""
@@ -98,8 +106,8 @@ class Null:
         if outside.any():
             counts, total = counts[outside], total[outside, None]
             nearest = self.most_likely(counts)
-            parts = np.where(self.forbidden, 0, deviance_part(counts, total * nearest)).sum(-1)
-            deviance[outside] = parts + self._proof(counts, total)
+            allowed = np.where(self.forbidden, 0, counts)
+            deviance[outside] = deviance_part(allowed, total * nearest).sum(-1) + self._proof(counts, total)
         return deviance
 
     def _proof(self, counts: Floats, total: Floats) -> Floats:
