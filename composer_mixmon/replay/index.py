@@ -1,96 +1,119 @@
-"""The shards that an index.json lists; the shards themselves are never opened."""
+"""Read index.json: which shards a stream has and how many samples each holds. No shard is ever opened."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from composer_mixmon.errors import DatasetError
-from composer_mixmon.replay.sampling import Ints
 
-__all__ = ["Index", "read_index"]
+__all__ = ["INDEX_NAME", "StreamIndex", "parse_index", "read_index"]
 
-_VERSION = 2
+INDEX_NAME = "index.json"
+
+# Formats that streaming 0.13.0 reads; all describe a shard's data file under "raw_data".
 _FORMATS = ("mds", "json", "csv", "tsv", "xsv")
 
 
 @dataclass(frozen=True)
-class Index:
-    """One stream's shards.
+class StreamIndex:
+    """What a stream's index.json says.
 
     Attributes:
-        names: The shards' file names, such as ``shard.00000.mds``.
-        samples: Samples in each shard, int64 (shards,).
-        bytes: Size of each shard as it lies in the local cache, uncompressed, int64 (shards,).
-        sha256: Hash of the file's bytes.
+        shards: File name of each shard's data.
+        samples: Samples of each shard.
+        bytes: Uncompressed bytes of each shard, metadata files included.
+        sha256: Of the file, in hexadecimal: says whether a later index is the same.
     """
 
-    names: tuple[str, ...]
-    samples: Ints
-    bytes: Ints
+    shards: tuple[str, ...]
+    samples: tuple[int, ...]
+    bytes: tuple[int, ...]
     sha256: str
 
 
-def read_index(path: str) -> Index:
-    """Read an index.json, of MDS or of one of streaming's text formats.
+def read_index(folder: str | Path) -> StreamIndex:
+    """Read a local stream's index.json.
 
     Args:
-        path: The file.
+        folder: The folder that holds it, split included.
 
     Raises:
-        DatasetError: It is missing, cut off, of another format or version, or lists nonsense.
+        DatasetError: It is missing, unreadable, truncated or not what streaming 0.13.0 writes.
+    """
+    path = Path(folder) / INDEX_NAME
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: there is no such file; give a folder with an {INDEX_NAME}") from None
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"{path}: cannot be read: {error}") from None
+    return parse_index(content, str(path))
+
+
+def parse_index(content: bytes, name: str) -> StreamIndex:
+    """Read an index.json from its bytes.
+
+    Args:
+        content: The file's.
+        name: What to call it in messages: its path or URL.
+
+    Raises:
+        DatasetError: As for :func:`read_index`.
     """
     try:
-        with open(path, "rb") as file:
-            raw = file.read()
-    except OSError as error:
-        raise DatasetError(f"index file {path!r} cannot be read: {error.strerror}") from error
-    try:
-        content: Any = json.loads(raw)
+        index: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DatasetError(f"index file {path!r} is cut off or no JSON ({error}): write the dataset again") from error
-    shards = _shards(path, content)
-    entries = [_entry(path, number, shard) for number, shard in enumerate(shards)]
-    names, samples, sizes = zip(*entries, strict=True) if entries else ((), (), ())
-    if not sum(samples):
-        raise DatasetError(f"index file {path!r} lists no samples")
-    return Index(
-        tuple(names), np.array(samples, np.int64), np.array(sizes, np.int64), hashlib.sha256(raw).hexdigest()
-    )
-
-
-def _shards(path: str, content: Any) -> list[Any]:
-    version = cast("dict[str, Any]", content).get("version") if isinstance(content, dict) else None
-    if version != _VERSION:
         raise DatasetError(
-            f"index file {path!r} has version {version!r}: streaming writes {_VERSION}; is it an index.json of "
-            "a dataset?"
-        )
-    shards = content.get("shards")
-    if not isinstance(shards, list):
-        raise DatasetError(f"index file {path!r} has no list of shards")
-    return cast("list[Any]", shards)
+            f"{name}: is empty, truncated or not JSON ({_brief(error)}); copy it anew"
+        ) from None
+    shards = _field(index, "shards", list, name)
+    version = index.get("version")
+    if version != 2:
+        raise DatasetError(f"{name}: has version {version!r}; streaming 0.13.0 reads version 2")
+    if not shards:
+        raise DatasetError(f"{name}: lists no shards; was the dataset written to the end?")
+    rows = [_shard(shard, f"{name}, shard {number}") for number, shard in enumerate(shards)]
+    names, samples, sizes = zip(*rows, strict=True)
+    if not any(samples):
+        raise DatasetError(f"{name}: its shards hold no samples; was the dataset written to the end?")
+    return StreamIndex(names, samples, sizes, hashlib.sha256(content).hexdigest())
 
 
-def _entry(path: str, number: int, shard: Any) -> tuple[str, int, int]:
-    """Name, samples and bytes of one shard."""
-    try:
-        name, samples, size = shard["raw_data"]["basename"], shard["samples"], shard["raw_data"]["bytes"]
-        kind = shard["format"]
-    except (KeyError, TypeError) as error:
-        raise DatasetError(f"index file {path!r}: shard {number} lacks {error}") from error
+def _shard(shard: Any, where: str) -> tuple[str, int, int]:
+    """Read name, samples and bytes of one shard."""
+    kind = _field(shard, "format", str, where)
     if kind not in _FORMATS:
-        raise DatasetError(f"index file {path!r}: shard {number} has the unknown format {kind!r}")
-    if not isinstance(name, str) or not _is_count(samples) or not _is_count(size):
+        raise DatasetError(f"{where}: has format {kind!r}; streaming 0.13.0 reads {', '.join(_FORMATS)}")
+    samples = _count(shard, "samples", where)
+    data = _field(shard, "raw_data", dict, where)
+    size = _count(data, "bytes", where)
+    if shard.get("raw_meta") is not None:
+        size += _count(_field(shard, "raw_meta", dict, where), "bytes", where)
+    return _field(data, "basename", str, where), samples, size
+
+
+def _field(record: Any, key: str, kind: type, where: str) -> Any:
+    value: Any = cast(Mapping[str, Any], record).get(key) if isinstance(record, dict) else None
+    if not isinstance(value, kind):
+        wanted = {list: "a list", dict: "a mapping", str: "a text", int: "a whole number"}[kind]
         raise DatasetError(
-            f"index file {path!r}: shard {number} has the name {name!r}, {samples!r} samples and {size!r} bytes"
+            f"{where}: {key!r} must be {wanted}, as streaming writes it; it is {_brief(value)}"
         )
-    return name, samples, size
+    return value
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+def _count(record: Any, key: str, where: str) -> int:
+    value = _field(record, key, int, where)
+    if isinstance(value, bool) or not 0 <= value < 2**63:
+        raise DatasetError(f"{where}: {key!r} is {_brief(value)}; it must be a count")
+    return value
+
+
+def _brief(value: object) -> str:
+    text = str(value) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"

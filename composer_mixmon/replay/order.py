@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from composer_mixmon.errors import ConfigError
 from composer_mixmon.replay.sampling import Ints
@@ -142,7 +143,8 @@ class Replay:
         for part, begin in enumerate(edges[:-1].tolist()):
             lanes = schedule.lane[chosen.start : chosen.stop, part]
             units = schedule.unit[chosen.start : chosen.stop, part]
-            for index in np.unique(lanes[lanes >= 0]).tolist():
+            present: list[int] = np.unique(lanes[lanes >= 0]).tolist()
+            for index in present:
                 rows = np.flatnonzero(lanes == index)
                 lane = schedule.lanes[index]
                 positions[rows, begin : begin + lane.width] = lane.positions(units[rows])
@@ -154,7 +156,7 @@ class Replay:
                 out[mine] = picker.values()
         return out
 
-    def _cells_of_group(self, lanes: np.ndarray, chosen: range, edges: Ints) -> np.ndarray:
+    def _cells_of_group(self, lanes: NDArray[np.bool_], chosen: range, edges: Ints) -> NDArray[np.bool_]:
         lane = self._schedule.lane[chosen.start : chosen.stop]
         return np.repeat(lanes[lane] & (lane >= 0), np.diff(edges), axis=1)
 

@@ -8,6 +8,7 @@ blocks are sorted instead of the whole node.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ _WINDOW = 1 << 20
 
 
 def py1e_node(
-    values: NDArray[np.integer],
+    values: NDArray[Any],
     span_sizes: list[int],
     rng: np.random.Generator,
     block: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -277,8 +277,10 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain ints, floats, strings and lists, with the format's version."""
-        record = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
-        return {"format": _FORMAT, **record}
+        record: dict[str, Any] = {"format": _FORMAT}
+        for name, value in asdict(self).items():
+            record[name] = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+        return record
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Settings:

@@ -10,8 +10,10 @@ never computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from composer_mixmon.errors import ConfigError
 from composer_mixmon.replay.py1e import py1e_node
@@ -113,7 +115,7 @@ def _py2s(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
     rest = np.empty(0, np.int64)
     start = 0
     for spans in cut_at_nodes(order, sizes, seed.nodes):
-        parts: list[Ints] = []
+        parts: list[NDArray[Any]] = []
         for size in spans.size.tolist():
             rest = rest if len(rest) else next(shards)
             # Kept small: a node's worth of parts is held until their order is drawn.
@@ -122,7 +124,7 @@ def _py2s(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
         places = np.arange(len(parts))
         rng.shuffle(places)
         for place in places.tolist():
-            values = parts[place].astype(np.int64)
+            values = np.array(parts[place], np.int64)
             parts[place] = values[:0]
             rng.shuffle(values)
             yield start, values

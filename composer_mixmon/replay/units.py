@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,7 @@ class Units:
         rng = np.random.default_rng(self.seed)
         sizes, shards = self.sizes[self.partial].tolist(), self.shard_size[self.partial].tolist()
         return [
-            np.sort(rng.choice(shard, size, False)).astype(np.uint32)
+            np.sort(np.array(rng.choice(shard, size, False), np.uint32))
             for size, shard in zip(sizes, shards, strict=True)
         ]
 
@@ -70,7 +70,7 @@ class Units:
         start = int(self.shard_start[unit])
         if not self.partial[unit]:
             return np.arange(start + begin, start + end)
-        return self.chosen[self.chosen_index[unit]][begin:end].astype(np.int64) + start
+        return np.add(self.chosen[int(self.chosen_index[unit])][begin:end], start, dtype=np.int64)
 
 
 def resample(settings: Settings, epoch: int, streams: range) -> Units:
@@ -125,7 +125,7 @@ class LabelRanges:
         return cls(ends[filled], np.asarray(labels, np.int64)[filled], count)
 
     @classmethod
-    def of_samples(cls, labels: NDArray[np.integer], count: int) -> LabelRanges:
+    def of_samples(cls, labels: NDArray[Any], count: int) -> LabelRanges:
         """Give each sample a label: ``labels`` of shape (samples,)."""
         last = np.append(np.flatnonzero(labels[1:] != labels[:-1]), len(labels) - 1)
         return cls(last + 1, labels[last].astype(np.int64), count)
@@ -156,7 +156,7 @@ class Payload(Protocol):
     """
 
     units: Units
-    dtype: np.dtype[np.integer]
+    dtype: np.dtype[Any]
     bits: int
 
     def fill(self, unit: int, begin: int, out: Ints) -> None:
@@ -169,7 +169,7 @@ class IdPayload:
 
     def __init__(self, units: Units) -> None:
         self.units = units
-        self.dtype = np.dtype(np.int64)
+        self.dtype: np.dtype[Any] = np.dtype(np.int64)
         self.bits = 63
 
     def fill(self, unit: int, begin: int, out: Ints) -> None:
@@ -182,7 +182,7 @@ class LabelPayload:
 
     def __init__(self, units: Units, labels: LabelRanges) -> None:
         self.units = units
-        self.dtype = np.min_scalar_type(max(labels.count - 1, 0))
+        self.dtype: np.dtype[Any] = np.min_scalar_type(max(labels.count - 1, 0))
         self.bits = max(1, (labels.count - 1).bit_length())
         self._labels = labels
         first = np.searchsorted(labels.ends, units.shard_start, side="right")
