@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,13 @@ from composer.loggers import Logger
 from composer.utils import dist
 
 from composer_mixmon.actions import act
-from composer_mixmon.config import batches, parse_alarm, parse_labels, parse_target
+from composer_mixmon.config import MonitorConfig
 from composer_mixmon.dataset import own_shares, run_settings, shard_table
 from composer_mixmon.errors import DatasetError, MixmonError, MixtureAlarm
 from composer_mixmon.monitor import Monitor
-from composer_mixmon.ranks import RankFailedError, Ranks, any_rank
+from composer_mixmon.ranks import RankFailedError, Ranks, agree
 from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
-from composer_mixmon.tap import Tap
+from composer_mixmon.tap import Tap, check_loader
 from composer_mixmon.wandb_version import explain_new_wandb
 
 __all__ = ["MixMon"]
@@ -92,11 +92,7 @@ class MixMon(Callback):
         log_interval: str | int = "10ba",
         alarm: Any = None,
     ) -> None:
-        self._labels = parse_labels(labels)
-        self._target = parse_target(target)
-        self._window = batches("window", window)
-        self._interval = batches("log_interval", log_interval)
-        self._alarm = parse_alarm(alarm)
+        self._config = MonitorConfig.read(labels, target, window, log_interval, alarm)
         self._saved: dict[str, Any] = {}
         self._watch: _Watch | None = None
         self._off = False
@@ -108,10 +104,14 @@ class MixMon(Callback):
         error = self._start(state, logger)
         if isinstance(error, MixmonError):
             raise error
+        if error is not None:
+            _warn(error)
 
     def epoch_start(self, state: State, logger: Logger) -> None:
         """Follow to another DataLoader, where a curriculum has put one in."""
-        self._start(state, logger)
+        error = self._start(state, logger)
+        if error is not None:
+            _warn(error)
 
     def after_dataloader(self, state: State, logger: Logger) -> None:
         """Take the batch's labels; where it ends an interval, add up over the ranks and log."""
@@ -122,7 +122,7 @@ class MixMon(Callback):
             if not watch.ranks.failed:
                 _take(watch)
         batch = int(state.timestamp.batch)
-        if (batch + 1) % self._interval == 0:
+        if self._watch is watch and (batch + 1) % self._config.interval == 0:
             with self._guard(watch):
                 self._log(logger, watch.monitor.draft(batch, watch.ranks.add_up))
 
@@ -132,7 +132,7 @@ class MixMon(Callback):
         if watch is None:
             return
         with self._guard(watch):
-            act(self._alarm.actions, watch.monitor.done(), state, logger)
+            act(self._config.alarm.actions, watch.monitor.done(), state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Log what the last interval has left over."""
@@ -142,7 +142,7 @@ class MixMon(Callback):
         with self._guard(watch):
             figures, alarms = watch.monitor.finish(int(state.timestamp.batch) - 1, watch.ranks.add_up)
             self._log(logger, figures)
-            act(self._alarm.actions, alarms, state, logger)
+            act(self._config.alarm.actions, alarms, state, logger)
 
     def close(self, state: State, logger: Logger) -> None:
         """Let go of the DataLoader."""
@@ -164,29 +164,43 @@ class MixMon(Callback):
         self._saved = state
 
     def _start(self, state: State, logger: Logger) -> Exception | None:
-        """Attach to the DataLoader that is current now, on all ranks or on none."""
+        """Attach to the DataLoader that is current now, on all ranks or on none.
+
+        Returns:
+            Why monitoring is off now; on every rank a :class:`MixmonError`, if any has raised one.
+        """
         watch = self._watch
-        if self._off or (watch is not None and watch.tap.dataloader is state.dataloader):
-            return None
         if watch is not None:
+            if watch.tap.dataloader is state.dataloader:
+                return None
             self._saved = self.state_dict()
-            watch.tap.detach()
+        if self._off:  # before, or by a fault that came to light just now
+            return None
         error: Exception | None = None
         try:
+            if watch is not None:
+                watch.tap.detach()
             self._watch = self._attach(state, logger)
         except Exception as caught:
             error = caught
-        if any_rank(state, error is not None):
-            self._turn_off(error or RankFailedError("monitoring could not start on another rank"))
+        try:
+            error = agree(state, error)
+        except Exception as caught:
+            error = caught
+        if error is not None:
+            self._let_go()
         return error
 
     def _attach(self, state: State, logger: Logger) -> _Watch:
         loader: Any = state.dataloader
-        dataset = getattr(loader, "dataset", None)
-        label_map = resolve_labels(self._labels, shard_table(dataset))
-        target = resolve_target(self._target, label_map.names, own_shares(dataset, label_map))
-        check_rules(self._alarm.rules, label_map.names)
-        monitor = Monitor(label_map.names, target, self._window, self._interval, self._alarm.rules)
+        check_loader(loader)
+        dataset = loader.dataset
+        label_map = resolve_labels(self._config.labels, shard_table(dataset))
+        target = resolve_target(self._config.target, label_map.names, own_shares(dataset, label_map))
+        check_rules(self._config.alarm.rules, label_map.names)
+        monitor = Monitor(
+            label_map.names, target, self._config.window, self._config.interval, self._config.alarm.rules
+        )
         if self._saved:
             try:
                 monitor.load_state_dict(self._saved)
@@ -203,9 +217,12 @@ class MixMon(Callback):
         return run_settings(loader) | {
             "labels": list(monitor.names),
             "target": monitor.target.tolist(),
-            "window": self._window,
-            "log_interval": self._interval,
-            "alarm": {"rules": list(map(str, self._alarm.rules)), "action": list(self._alarm.actions)},
+            "window": self._config.window,
+            "log_interval": self._config.interval,
+            "alarm": {
+                "rules": list(map(str, self._config.alarm.rules)),
+                "action": list(self._config.alarm.actions),
+            },
         }
 
     def _log(self, logger: Logger, figures: dict[str, float]) -> None:
@@ -239,11 +256,16 @@ class MixMon(Callback):
 
     def _turn_off(self, error: Exception) -> None:
         """Stop monitoring on this rank; all ranks do so at the same batch."""
-        if self._watch is not None:
-            self._watch.tap.detach()
         if self._watch is None or not self._watch.ranks.failed:
             _warn(error)
-        self._watch, self._saved, self._off = None, {}, True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Monitoring is over for good."""
+        watch, self._watch, self._saved, self._off = self._watch, None, {}, True
+        if watch is not None:
+            with suppress(Exception):  # what is left on costs nothing but time
+                watch.tap.detach()
 
 
 def _take(watch: _Watch) -> None:

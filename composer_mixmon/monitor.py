@@ -115,7 +115,9 @@ class Monitor:
         """
         if self._waiting:
             self._added = self._with_waiting(self._waiting, add_up)
+            in_hand = self._rows[self._waiting :].copy()  # fetched, but not yet trained on
             self._rows[:] = 0
+            self._rows[: len(in_hand)] = in_hand
             self._waiting = 0
         return {
             "format": _FORMAT,

@@ -10,7 +10,9 @@ import torch
 from composer.core import State
 from composer.utils import dist
 
-__all__ = ["RankFailedError", "Ranks", "any_rank"]
+from composer_mixmon.errors import MixmonError
+
+__all__ = ["RankFailedError", "Ranks", "agree"]
 
 
 class RankFailedError(RuntimeError):
@@ -51,8 +53,21 @@ class Ranks:
         return flat[:-1].reshape(counts.shape)
 
 
-def any_rank(state: State, here: bool) -> bool:
-    """Whether something holds on any rank; called on all of them."""
-    flag = state.device.tensor_to_device(torch.tensor([int(here)]))
+def agree(state: State, error: Exception | None) -> Exception | None:
+    """Deal with an error on one rank on all of them; called on every rank.
+
+    Args:
+        state: The run, for its device.
+        error: What went wrong on this rank, if anything.
+
+    Returns:
+        ``error``, or what stands for another rank's: a :class:`MixmonError` if any rank has one.
+    """
+    here = 0 if error is None else 2 if isinstance(error, MixmonError) else 1
+    flag = state.device.tensor_to_device(torch.tensor([here]))
     dist.all_reduce(flag, reduce_operation="MAX")
-    return bool(flag.item())
+    worst = int(flag.item())
+    if worst == here:
+        return error
+    elsewhere = MixmonError if worst == 2 else RankFailedError
+    return elsewhere("monitoring could not start on another rank: see its message")

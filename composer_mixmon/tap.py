@@ -11,6 +11,7 @@ set on the dataset and the DataLoader is taken off by :meth:`Tap.detach`.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from streaming import StreamingDataset
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from composer_mixmon.errors import DatasetError
 from composer_mixmon.labels import LabelMap
 
-__all__ = ["TaggedBatch", "Tap"]
+__all__ = ["TaggedBatch", "Tap", "check_loader"]
 
 _UNCLAIMED = 1 << 20  # ids kept when nobody collates: an eval loader over the same dataset, say
 
@@ -43,12 +44,12 @@ class TaggedBatch(NamedTuple):
 
 
 class _Recorder:
-    """The ids served in this process since the last batch was collated."""
+    """What was asked of the dataset in this process since the last batch was collated."""
 
     def __init__(self) -> None:
-        self.ids: list[int] = []
+        self.ids: list[Any] = []
 
-    def take(self) -> list[int]:
+    def take(self) -> list[Any]:
         ids, self.ids = self.ids, []
         return ids
 
@@ -68,7 +69,7 @@ class _RecordingItem:
         inner = self.inner
         sample = inner(index) if inner else type(self.dataset).__getitem__(self.dataset, index)
         del ids[mark:]  # what the sample itself was made from is not what was asked for
-        ids.append(int(index))
+        ids.append(index)
         return sample
 
 
@@ -88,7 +89,7 @@ class _RecordingItems:
             samples = cls.__getitems__(self.dataset, indices)
         else:
             samples = [self.dataset[index] for index in indices]
-        self.recorder.ids = [int(index) for index in indices]
+        self.recorder.ids = list(indices)
         return samples
 
 
@@ -108,7 +109,7 @@ class _TaggingCollate:
         if len(recorded) != expected:
             return TaggedBatch(batch, None, None)
         try:
-            ids = np.array(recorded, np.int64)
+            ids = np.array(list(map(operator.index, recorded)), np.int64)
             return TaggedBatch(batch, ids, self.label_map(ids))
         except Exception:  # the main process reports that ids are missing; the batch goes on
             return TaggedBatch(batch, None, None)
@@ -128,44 +129,71 @@ class _UntaggedNext:
         self._iterator = weakref.ref(iterator)  # a cycle would keep the workers alive
         self._recorder = recorder
         self._deliver = deliver
+        self._inner: _UntaggedNext | None = vars(iterator).get("_next_data")  # of an earlier Tap
 
     def __call__(self) -> Any:
-        self._recorder.take()  # without workers: what another loader read of the same dataset meanwhile
         iterator: Any = self._iterator()
-        data = type(iterator)._next_data(iterator)
-        if not isinstance(data, TaggedBatch):
-            self._deliver(None)
-            return data
-        self._deliver(data)
-        return data.batch
+        self._forget()
+        return self._untag(type(iterator)._next_data(iterator))
+
+    def _forget(self) -> None:
+        """Without workers: drop what another loader read of the same dataset meanwhile."""
+        self._recorder.take()
+        if self._inner is not None:
+            self._inner._forget()
+
+    def _untag(self, data: Any) -> Any:
+        """Take the pair apart; the last Tap's collate function made the outermost one."""
+        tagged = data if isinstance(data, TaggedBatch) else None
+        self._deliver(tagged)
+        batch = data if tagged is None else tagged.batch
+        return batch if self._inner is None else self._inner._untag(batch)
+
+
+def check_loader(dataloader: Any) -> None:
+    """Check that the ids of a DataLoader's samples can be read.
+
+    Raises:
+        DatasetError: It is no torch DataLoader, its dataset is neither a ``StreamingDataset`` nor a
+            map-style one, or its persistent workers already run.
+    """
+    if not isinstance(dataloader, DataLoader):
+        raise DatasetError(
+            f"the training data is a {type(dataloader).__name__}, not a torch DataLoader: "
+            "give the Trainer a DataLoader over a StreamingDataset or a map-style dataset"
+        )
+    dataset: Any = dataloader.dataset
+    map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    known = isinstance(dataset, StreamingDataset) or (map_style and not isinstance(dataset, IterableDataset))
+    if not known or not hasattr(dataset, "__dict__"):
+        raise DatasetError(
+            f"the dataset is a {type(dataset).__name__}, neither a StreamingDataset nor an object of a "
+            "map-style class (__getitem__ and __len__): its samples have no ids to count"
+        )
+    if dataloader._iterator is not None:  # pyright: ignore[reportPrivateUsage]
+        raise DatasetError(
+            "the DataLoader's persistent workers were started before monitoring: "
+            "do not iterate over it before Trainer.fit"
+        )
 
 
 class Tap:
     """Reads the sample ids of a DataLoader from outside.
 
     Args:
-        dataloader: A DataLoader over a ``StreamingDataset`` or a map-style dataset.
+        dataloader: A DataLoader that :func:`check_loader` lets pass.
         label_map: Labels the ids, in the worker.
-
-    Raises:
-        DatasetError: Something else, or a DataLoader whose persistent workers already run.
     """
 
-    def __init__(self, dataloader: Any, label_map: LabelMap) -> None:
-        if not isinstance(dataloader, DataLoader):
-            raise DatasetError(
-                f"the training data is a {type(dataloader).__name__}, not a torch DataLoader: "
-                "give the Trainer a DataLoader over a StreamingDataset or a map-style dataset"
-            )
-        if dataloader._iterator is not None:  # pyright: ignore[reportPrivateUsage]
-            raise DatasetError(
-                "the DataLoader's persistent workers were started before monitoring: "
-                "do not iterate over it before Trainer.fit"
-            )
-        self.dataloader: DataLoader[Any] = dataloader
+    def __init__(self, dataloader: DataLoader[Any], label_map: LabelMap) -> None:
+        self.dataloader = dataloader
         self._latest: TaggedBatch | None = None
         self._undo: list[Callable[[], None]] = []
-        self._attach(label_map)
+        try:
+            self._attach(label_map)
+        except Exception:
+            self.detach()
+            raise
 
     def take(self) -> TaggedBatch | None:
         """The ids of the batch that was fetched last, once; ``None`` where they are not known."""
@@ -181,17 +209,14 @@ class Tap:
         loader: Any = self.dataloader
         dataset: Any = loader.dataset
         recorder = _Recorder()
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__dict__"):
-            raise DatasetError(
-                f"the dataset is a {type(dataset).__name__}, neither a StreamingDataset nor a map-style one: "
-                "its samples have no ids to count"
-            )
         if isinstance(dataset, StreamingDataset):
             self._set(
                 dataset, "__getitem__", _RecordingItem(dataset, recorder, vars(dataset).get("__getitem__"))
             )
         else:
-            inner = vars(dataset).get("__getitems__")
+            inner = getattr(dataset, "__getitems__", None)
+            if getattr(inner, "__self__", None) is dataset:
+                inner = None  # the class's own; what a wrapper hands through from inside is kept
             self._set(dataset, "__getitems__", _RecordingItems(dataset, recorder, inner))
         batched = loader.batch_sampler is not None
         self._set(loader, "collate_fn", _TaggingCollate(loader.collate_fn, recorder, label_map, batched))

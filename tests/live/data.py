@@ -136,17 +136,18 @@ class Custom:
 
 
 def as_dict(samples: list[Any]) -> Any:
-    return default_collate(samples)
+    copied = [{key: np.array(value) for key, value in sample.items()} for sample in samples]
+    return default_collate(copied)
 
 
 def as_encoding(samples: list[Any]) -> Any:
     from transformers import BatchEncoding
 
-    return BatchEncoding(default_collate(samples))
+    return BatchEncoding(as_dict(samples))
 
 
 def as_tuple(samples: list[Any]) -> Any:
-    batch = default_collate(samples)
+    batch = as_dict(samples)
     return batch["id"], batch["x"]
 
 
@@ -155,7 +156,7 @@ def as_list(samples: list[Any]) -> Any:
 
 
 def as_tensor(samples: list[Any]) -> Any:
-    batch = default_collate(samples)
+    batch = as_dict(samples)
     return torch.cat([batch["id"][:, None].float(), batch["x"]], dim=1)
 
 

@@ -11,13 +11,13 @@ from composer import Trainer
 from composer.core import Callback, State
 from composer.loggers import InMemoryLogger, Logger
 from composer.models import ComposerModel
-from tests.live.data import ids_of
 from streaming import StreamingDataset
 from streaming.base.batching import generate_work
 from streaming.base.world import World
 
 from composer_mixmon import MixMon
 from composer_mixmon.mixture import unpack_counts
+from tests.live.data import ids_of
 
 Counts = npt.NDArray[np.int64]
 OFF = "mixmon is off"

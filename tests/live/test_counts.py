@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.live.data import streaming_dataset, two_streams, write_mds
-from tests.live.helpers import Tiny, Witness, by_id, fit, ids_to_rows, planned, rows
+from composer.core import Callback, State
+from composer.loggers import Logger
 from streaming import StreamingDataLoader
 from torch.utils.data import DataLoader
 
 from composer_mixmon import MixMon
+from tests.live.data import AugmentedStreaming, streaming_dataset, two_streams, write_mds
+from tests.live.helpers import Tiny, Witness, by_id, fit, ids_to_rows, planned, rows
 
 BATCH = 6
 
@@ -44,3 +46,116 @@ def test_counts_equal_the_ids_fed_and_those_planned(
     plan = [ids for epoch in (0, 1) for ids in planned(fresh, epoch, workers["num_workers"])]
     np.testing.assert_array_equal(counted, ids_to_rows(plan, 50))
     assert plan[:9] != plan[9:]
+
+
+@pytest.mark.parametrize("microbatch", [1, 2, BATCH, BATCH + 3])
+def test_microbatching_counts_each_batch_once(tmp_path: Path, microbatch: int) -> None:
+    """Gradient accumulation splits the batch behind our back."""
+    loader = StreamingDataLoader(streaming_dataset(write_mds(tmp_path, 32), BATCH), batch_size=BATCH)
+    witness, monitor, model = Witness(), by_id(32), Tiny()
+    fit(loader, witness, monitor, model=model, device_train_microbatch_size=microbatch)
+    np.testing.assert_array_equal(rows(monitor), ids_to_rows(witness.batches, 32))
+    assert max(map(len, model.fed)) == min(microbatch, BATCH)
+    assert sorted(i for ids in model.fed for i in ids) == list(range(32))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("samples", [24, 25, 29])
+def test_uneven_last_batch(tmp_path: Path, samples: int, drop_last: bool, workers: int) -> None:
+    """The last batch holds all, one or all but one of a batch's samples, or is dropped."""
+    folder = write_mds(tmp_path, samples)
+    dataset = streaming_dataset(folder, BATCH)
+    loader = StreamingDataLoader(dataset, batch_size=BATCH, drop_last=drop_last, num_workers=workers)
+    witness, monitor = Witness(), by_id(samples)
+    run = fit(loader, witness, monitor, duration="2ep")
+    counted = rows(monitor)
+    np.testing.assert_array_equal(counted, ids_to_rows(witness.batches, samples))
+    assert counted.sum() == int(run.state.timestamp.sample)
+    fresh = streaming_dataset(folder, BATCH)
+    plan = [ids for epoch in (0, 1) for ids in planned(fresh, epoch, workers, drop_last)]
+    np.testing.assert_array_equal(counted, ids_to_rows(plan, samples))
+
+
+@pytest.mark.parametrize("method", ["random", "stratified", "per_stream", "device_per_stream"])
+@pytest.mark.parametrize(
+    "weights",
+    [({}, {}), ({"repeat": 0.5}, {"repeat": 2}), ({"proportion": 0.25}, {"proportion": 0.75})],
+    ids=["plain", "repeat", "proportion"],
+)
+def test_streams_in_every_batching_method(tmp_path: Path, method: str, weights: Any) -> None:
+    """Up- and down-sampled streams count under the underlying ids, and under their streams."""
+    settings = {"batching_method": method, "weights": weights, "shuffle": True, "shuffle_block_size": 16}
+    loader = StreamingDataLoader(two_streams(tmp_path, BATCH, **settings), batch_size=BATCH)
+    witness, ids = Witness(), by_id(64)
+    run = fit(loader, witness, ids, duration="2ep")
+    np.testing.assert_array_equal(rows(ids), ids_to_rows(witness.batches, 64))
+    fresh = two_streams(tmp_path, BATCH, **settings)
+    plan = ids_to_rows([batch for epoch in (0, 1) for batch in planned(fresh, epoch, 0)], 64)
+    np.testing.assert_array_equal(rows(ids), plan)
+
+    loader = StreamingDataLoader(two_streams(tmp_path, BATCH, **settings), batch_size=BATCH)
+    streams = MixMon(window="1000ba")
+    fit(loader, streams, duration="2ep")
+    np.testing.assert_array_equal(rows(streams), np.stack([plan[:, :40].sum(1), plan[:, 40:].sum(1)], 1))
+    assert streams.state_dict()["labels"] == ["a", "b"]
+    assert rows(streams).sum() == int(run.state.timestamp.sample)
+
+
+@pytest.mark.parametrize("algo", ["py1e", "py1br", "py1s", "py2s", "naive", None])
+def test_every_shuffle(tmp_path: Path, algo: str | None) -> None:
+    """Shuffled by each algorithm, or not at all."""
+    settings = {"shuffle": algo is not None, "shuffle_algo": algo or "py1e", "num_canonical_nodes": 2}
+    settings["shuffle_block_size"] = 16
+    folder = write_mds(tmp_path, 50)
+    dataset = streaming_dataset(folder, BATCH, **settings)
+    loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=2)
+    witness, monitor = Witness(), by_id(50)
+    fit(loader, witness, monitor)
+    plan = planned(streaming_dataset(folder, BATCH, **settings), 0, 2)
+    np.testing.assert_array_equal(rows(monitor), ids_to_rows(witness.batches, 50))
+    np.testing.assert_array_equal(rows(monitor), ids_to_rows(plan, 50))
+    order = [i for batch in witness.batches for i in batch]
+    assert sorted(order) == list(range(50))
+    assert (plan == planned(streaming_dataset(folder, BATCH, num_canonical_nodes=2), 0, 2)) == (algo is None)
+
+
+def test_an_epoch_sums_to_the_timestamp_after_every_batch(tmp_path: Path) -> None:
+    """At every batch, what has been counted is what Composer says has been trained on."""
+    loader = StreamingDataLoader(streaming_dataset(write_mds(tmp_path, 50), BATCH), batch_size=BATCH)
+    witness, monitor = Witness(), by_id(50)
+    fit(loader, witness, monitor)
+    np.testing.assert_array_equal(rows(monitor).sum(axis=1).cumsum(), witness.samples)
+
+
+def test_items_that_read_other_items_count_once(tmp_path: Path) -> None:
+    """A dataset that mixes another of its samples into each is counted by what was asked for."""
+    dataset = AugmentedStreaming(local=write_mds(tmp_path, 20), batch_size=BATCH, shuffle=False)
+    witness, monitor = Witness(), by_id(20)
+    fit(StreamingDataLoader(dataset, batch_size=BATCH), witness, monitor)
+    np.testing.assert_array_equal(rows(monitor), ids_to_rows(witness.batches, 20))
+
+
+def test_the_dataset_can_still_be_sliced(tmp_path: Path) -> None:
+    """While a run is watched, the dataset answers slices, lists and negative indices as ever."""
+    dataset = streaming_dataset(write_mds(tmp_path, 20), BATCH)
+    seen: list[list[int]] = []
+
+    class Reads(Callback):
+        def batch_end(self, state: State, logger: Logger) -> None:
+            seen.append([int(s["id"]) for s in (*dataset[2:5], *dataset[[7, 8]], dataset[-1])])
+
+    witness, monitor = Witness(), by_id(20)
+    fit(StreamingDataLoader(dataset, batch_size=BATCH), witness, Reads(), monitor)
+    assert seen == [[2, 3, 4, 7, 8, 19]] * 4
+    np.testing.assert_array_equal(rows(monitor), ids_to_rows(witness.batches, 20))
+
+
+def test_two_monitors_on_one_loader(tmp_path: Path) -> None:
+    """Each counts by its own labels, and the model is fed as without them."""
+    loader = StreamingDataLoader(streaming_dataset(write_mds(tmp_path, 20), BATCH), batch_size=BATCH)
+    witness, ids, halves = Witness(), by_id(20), MixMon(labels={"position": 2}, window="1000ba")
+    fit(loader, witness, ids, halves)
+    fed = ids_to_rows(witness.batches, 20)
+    np.testing.assert_array_equal(rows(ids), fed)
+    np.testing.assert_array_equal(rows(halves), np.stack([fed[:, :10].sum(1), fed[:, 10:].sum(1)], 1))
