@@ -101,14 +101,14 @@ def write_corpus(root: Path, sequences: int, shards: int) -> None:
     merge_index([str(root / language / "index.json") for language in texts], str(root))
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("root", type=Path)
     parser.add_argument("--sequences", type=int, default=8192)
     parser.add_argument("--shards", type=int, default=32)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.shards < 2 or args.shards % 2 or args.sequences % args.shards:
         parser.error("--shards must be even and divide --sequences")
 

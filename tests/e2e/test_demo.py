@@ -49,6 +49,16 @@ def script(name: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def module(name: str) -> ModuleType:
+    """A script as a module, for what needs no process of its own."""
+    spec = importlib.util.spec_from_file_location(name, REPO / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
 def rows(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -99,12 +109,21 @@ def test_data_is_real_text_of_its_language(demo: Path) -> None:
     assert np.mean([ascii_share(index) for index in range(384, 768, 16)]) < 0.6
 
 
-def test_data_is_written_once(demo: Path) -> None:
+def test_data_is_written_once(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A second call with the same arguments changes no file."""
-    before = {path: path.stat().st_mtime_ns for path in (demo / "data").rglob("*")}
-    done = script("demo_data", demo / "data", "--sequences", "768", "--shards", "6")
-    assert "up to date" in done.stdout
-    assert {path: path.stat().st_mtime_ns for path in (demo / "data").rglob("*")} == before
+    data = demo / "data"
+    before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+    module("demo_data").main([str(data), "--sequences", "768", "--shards", "6"])
+    assert "up to date" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
+
+
+@pytest.mark.parametrize("shards", ["5", "10", "0"])
+def test_data_of_unequal_shards_is_refused(tmp_path: Path, shards: str) -> None:
+    """Shards that cannot be halved between the languages, or not filled evenly, are refused unwritten."""
+    with pytest.raises(SystemExit):
+        module("demo_data").main([str(tmp_path / "data"), "--sequences", "768", "--shards", shards])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ordered_run_alarms_and_stops(demo: Path, runs: dict[str, subprocess.CompletedProcess[str]]) -> None:
@@ -161,17 +180,6 @@ def test_yaml_has_the_same_run_but_for_the_shuffle(yaml: Path) -> None:
     assert cfg == first
 
 
-@pytest.fixture(scope="module")
-def pretrain() -> ModuleType:
-    """scripts/pretrain.py as a module."""
-    spec = importlib.util.spec_from_file_location("pretrain", REPO / "scripts" / "pretrain.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -184,8 +192,9 @@ def pretrain() -> ModuleType:
         ("tokenizer_file=nowhere.json", "tokenizer_file: 'nowhere.json': no such file"),
     ],
 )
-def test_unknown_names_are_refused(demo: Path, pretrain: ModuleType, override: str, message: str) -> None:
+def test_unknown_names_are_refused(demo: Path, override: str, message: str) -> None:
     """A name that the script cannot build is refused with the field, the value and what there is."""
+    pretrain = module("pretrain")
     cfg = pretrain.load_config(YAMLS[0], [*SHORT, f"data={demo / 'data'}", override])
     with pytest.raises((ValueError, FileNotFoundError), match=re.escape(message)):
         pretrain.build_trainer(cfg)
