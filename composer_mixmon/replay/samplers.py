@@ -1,0 +1,166 @@
+"""The first samples that a random permutation gives, for the generators that training code uses.
+
+``torch.randperm`` up to 2.5.1 reduces 32 random bits modulo the samples that are left. With n samples,
+values below 2³² mod n are then drawn more often than others by one part in ⌊2³²/n⌋: nothing at 10⁶ samples,
+a quarter at 10⁹. From 2.6.0 on, 64 bits are drawn from n = ⌊(2³² − 1)/20⌋ on (``randperm_cpu`` in
+``aten/src/ATen/native/TensorFactories.cpp``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from composer_mixmon.errors import ConfigError
+from composer_mixmon.replay.sampling import Ints
+
+__all__ = ["GENERATORS", "Uniformity", "deciles", "first_of_permutation", "uniformity"]
+
+# From here on torch 2.6.0 draws 64 bits.
+_WIDE_FROM = (2**32 - 1) // 20
+
+
+def first_of_permutation(generator: str, n: int, first: int, seed: int) -> Ints:
+    """Compute the first elements of a permutation of n.
+
+    ``torch`` and ``torch-legacy`` need time and memory for ``first`` elements only, whatever n. numpy
+    shuffles from the end, so ``pcg64dxsm`` needs all n: 4 bytes each up to 2³², then 8.
+
+    Args:
+        generator: One of :data:`GENERATORS`: ``torch`` is ``torch.randperm`` on a CPU from 2.6.0 on,
+            ``torch-legacy`` up to 2.5.1, both just after ``manual_seed``; ``pcg64dxsm`` is
+            ``Generator(PCG64DXSM(seed)).permutation``.
+        n: Samples.
+        first: How many elements, at most n.
+        seed: Not negative.
+
+    Returns:
+        int64 (first,).
+
+    Raises:
+        ConfigError: An unknown generator, or numbers out of range.
+    """
+    if generator not in _FIRST:
+        raise ConfigError("generator", generator, f"choose one of {', '.join(GENERATORS)}")
+    if not 1 <= n < 2**53:
+        raise ConfigError("n", n, "write a number of samples from 1 to 2**53")
+    if not 1 <= first <= n:
+        raise ConfigError("first", first, f"write a number from 1 to the {n} samples")
+    if not 0 <= seed < 2**64:
+        raise ConfigError("seed", seed, "write a whole number from 0 to 2**64")
+    return _FIRST[generator](n, first, seed)
+
+
+def deciles(elements: Ints, n: int, parts: int = 10) -> Ints:
+    """Count elements by tenths of 0 … n: int64 (parts,)."""
+    return np.bincount(elements * parts // n, minlength=parts)
+
+
+@dataclass(frozen=True)
+class Uniformity:
+    """Pearson's test that elements fall evenly into parts of equal size.
+
+    Attributes:
+        chi_square: Sum of (observed − expected)²/expected.
+        degrees: Parts − 1.
+        log10_p: log10 of the probability of so large a value were they even (very negative: biased).
+    """
+
+    chi_square: float
+    degrees: int
+    log10_p: float
+
+
+def uniformity(counts: Ints) -> Uniformity:
+    """Test counts of equally likely parts (Pearson 1900).
+
+    Args:
+        counts: int64 (parts,), at least two parts. Elements drawn without replacement vary slightly less than
+            the test assumes, so it errs on the side of silence.
+    """
+    expected = counts.sum() / len(counts)
+    chi_square = float(((counts - expected) ** 2).sum() / expected)
+    degrees = len(counts) - 1
+    return Uniformity(chi_square, degrees, _log10_chi_square_tail(chi_square, degrees))
+
+
+def _log10_chi_square_tail(chi_square: float, degrees: int) -> float:
+    """log10 P(X ≥ chi_square), X chi-square distributed: the regularised upper gamma function Q(k/2, x/2).
+
+    Below its mean by the series of the lower function, above it by Lentz's continued fraction (Abramowitz and
+    Stegun 6.5.29 and 6.5.31), in logs as the tail soon underflows.
+    """
+    a, x = degrees / 2, chi_square / 2
+    if x <= 0:
+        return 0.0
+    front = a * math.log(x) - x - math.lgamma(a)
+    if x < a + 1:
+        term = total = 1 / a
+        k = a
+        while term > total * 1e-17:
+            k += 1
+            term *= x / k
+            total += term
+        return math.log1p(-min(math.exp(front) * total, 1 - 1e-16)) / math.log(10)
+    b = x + 1 - a
+    c, d = 1e300, 1 / b
+    fraction = d
+    for i in range(1, 10_000):
+        step = -i * (i - a)
+        b += 2
+        d = 1 / (step * d + b)
+        c = b + step / c
+        fraction *= c * d
+        if abs(c * d - 1) < 1e-16:
+            break
+    return (front + math.log(fraction)) / math.log(10)
+
+
+def _torch(n: int, first: int, seed: int) -> Ints:
+    return _sparse(_draws(first, seed, wide=n >= _WIDE_FROM), n)
+
+
+def _torch_legacy(n: int, first: int, seed: int) -> Ints:
+    return _sparse(_draws(first, seed, wide=False), n)
+
+
+def _draws(count: int, seed: int, *, wide: bool) -> NDArray[np.uint64]:
+    """Draw 32 or 64 bits of the Mersenne Twister, seeded by 32 bits as torch does."""
+    twister = np.random.RandomState(seed & 0xFFFFFFFF)
+    bits = twister.randint(0, 1 << 32, count * (2 if wide else 1), dtype=np.uint32).astype(np.uint64)
+    return (bits[0::2] << np.uint64(32)) | bits[1::2] if wide else bits
+
+
+def _sparse(draws: NDArray[np.uint64], n: int) -> Ints:
+    """Fisher and Yates' shuffle from the front, keeping only the places that were touched.
+
+    Element k depends on draws 0 … k alone: it swaps place k with place k + draw mod (n − k).
+    """
+    places = np.arange(len(draws))
+    targets = places + (draws % (np.uint64(n) - places.astype(np.uint64))).astype(np.int64)
+    moved: dict[int, int] = {}
+    elements = np.empty(len(draws), np.int64)
+    for place, target in enumerate(targets.tolist()):
+        elements[place] = moved.get(target, target)
+        moved[target] = moved.pop(place, place)
+    return elements
+
+
+def _pcg64dxsm(n: int, first: int, seed: int) -> Ints:
+    small = n <= 2**32
+    elements = np.arange(n, dtype=np.uint32 if small else np.int64)
+    np.random.Generator(np.random.PCG64DXSM(seed)).shuffle(elements)
+    return elements[:first].astype(np.int64)
+
+
+_FIRST: dict[str, Callable[[int, int, int], Ints]] = {
+    "torch": _torch,
+    "torch-legacy": _torch_legacy,
+    "pcg64dxsm": _pcg64dxsm,
+}
+
+GENERATORS = tuple(_FIRST)

@@ -1,0 +1,80 @@
+"""First elements of permutations, against torch, numpy, scipy and a plain loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from composer_mixmon.errors import ConfigError
+from composer_mixmon.replay.samplers import GENERATORS, deciles, first_of_permutation, uniformity
+
+
+@given(st.integers(1, 300), st.integers(0, 2**63 - 1), st.data())
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_torch_is_matched_bit_by_bit(n, seed, data):
+    """Below the size at which torch 2.6 changes, both generators are the installed torch.randperm."""
+    first = data.draw(st.integers(1, n))
+    expected = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:first].tolist()
+    assert first_of_permutation("torch", n, first, seed).tolist() == expected
+    assert first_of_permutation("torch-legacy", n, first, seed).tolist() == expected
+
+
+@given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.data())
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_numpy_is_matched_bit_by_bit(n, seed, data):
+    """Shuffling 4-byte numbers gives what permutation(n) gives."""
+    first = data.draw(st.integers(1, n))
+    expected = np.random.Generator(np.random.PCG64DXSM(seed)).permutation(n)[:first].tolist()
+    assert first_of_permutation("pcg64dxsm", n, first, seed).tolist() == expected
+
+
+@pytest.mark.parametrize("n", [214_748_363, 214_748_364, 1_000_000_000])
+def test_wide_draws_begin_where_torch_begins_them(n):
+    """The first element is the first 32 or 64 bits of the twister modulo n."""
+    bits = np.random.RandomState(5).randint(0, 1 << 32, 2, dtype=np.uint32).tolist()
+    wide = (bits[0] << 32 | bits[1]) % n
+    assert first_of_permutation("torch-legacy", n, 1, 5)[0] == bits[0] % n
+    assert first_of_permutation("torch", n, 1, 5)[0] == (wide if n >= 214_748_364 else bits[0] % n)
+
+
+def test_the_old_randperm_is_biased_at_a_billion_and_the_new_one_is_not():
+    """2³² mod 1e9 = 294,967,296: the lowest 29 % come 5/4 as often as the rest, so 16 % above their share."""
+    n, first = 1_000_000_000, 200_000
+    old = deciles(first_of_permutation("torch-legacy", n, first, 1), n)
+    new = deciles(first_of_permutation("torch", n, first, 1), n)
+    assert old[:2].mean() / (first / 10) == pytest.approx(5 / 4.294967296, abs=0.02)
+    assert old[3:].mean() / (first / 10) == pytest.approx(4 / 4.294967296, abs=0.02)
+    assert uniformity(old).log10_p < -100
+    assert uniformity(new).log10_p > -3
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=2, max_size=40).filter(any))
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_uniformity_is_pearsons_test(counts):
+    """Statistic and tail are scipy's, down to where scipy's tail underflows."""
+    found = uniformity(np.array(counts))
+    expected = scipy.stats.chisquare(counts)
+    assert found.chi_square == pytest.approx(expected.statistic, rel=1e-12)
+    tail = scipy.stats.chi2.logsf(found.chi_square, found.degrees) / np.log(10)
+    if np.isfinite(tail):
+        assert found.log10_p == pytest.approx(tail, rel=1e-9, abs=1e-12)
+    else:
+        assert found.log10_p < -300
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize(("n", "first", "seed"), [(0, 1, 0), (5, 6, 0), (5, 0, 0), (5, 1, -1), (2**60, 1, 0)])
+def test_numbers_out_of_range_are_refused(generator, n, first, seed):
+    """Nothing is computed for impossible requests."""
+    with pytest.raises(ConfigError):
+        first_of_permutation(generator, n, first, seed)
+
+
+def test_an_unknown_generator_is_refused_by_name():
+    """The message lists the generators there are."""
+    with pytest.raises(ConfigError, match="torch-legacy"):
+        first_of_permutation("cuda", 5, 1, 0)
