@@ -1,0 +1,198 @@
+"""Runs under the ``composer`` launcher: trains in several ways and writes down what each rank saw.
+
+Usage: ``composer -n RANKS rank_script.py FOLDER``. The folder holds ``mds``, written before. Each rank writes
+``FOLDER/rank<i>.json``: by scenario, what ``_report`` returns.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from composer.core import Callback
+from composer.loggers import InMemoryLogger
+from composer.utils import dist
+from streaming import StreamingDataLoader
+from torch.utils.data import DataLoader, DistributedSampler
+
+from composer_mixmon import MixMon
+from composer_mixmon.errors import MixmonError
+from tests.live.data import streaming_dataset
+from tests.live.helpers import OFF, Witness, metrics, rows, trainer
+
+BATCH = 4  # of a rank
+SAMPLES = 96
+FOLDER = Path(sys.argv[1])
+
+
+class Warned(logging.Handler):
+    """Keeps what mixmon says on this rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+WARNED = Warned()
+logging.getLogger("composer_mixmon").addHandler(WARNED)
+
+
+def loader(**settings: Any) -> StreamingDataLoader:
+    dataset = streaming_dataset(FOLDER / "mds", BATCH, **settings)
+    return StreamingDataLoader(dataset, batch_size=BATCH, num_workers=2)
+
+
+def monitor(**settings: Any) -> MixMon:
+    return MixMon(**{"labels": {"position": SAMPLES}, "window": "1000ba", "log_interval": "4ba"} | settings)
+
+
+def train(
+    mixmon: MixMon | None, data: Any = None, *callbacks: Callback, duration: str = "1ep", **settings: Any
+) -> dict[str, Any]:
+    """One run; ``error`` names what it raised."""
+    WARNED.said.clear()
+    witness, memory, error, calls = Witness(), InMemoryLogger(), None, 0
+    monitors = [mixmon] if mixmon else []
+    settings |= {"loggers": [memory], "dist_timeout": 60.0}
+    run = trainer(data or loader(), witness, *monitors, *callbacks, duration=duration, **settings)
+    all_reduce, began = torch.distributed.all_reduce, time.monotonic()
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return all_reduce(*args, **kwargs)
+
+    torch.distributed.all_reduce = counting
+    try:
+        run.fit()
+    except MixmonError as caught:
+        error = type(caught).__name__
+    finally:
+        torch.distributed.all_reduce = all_reduce
+    took = time.monotonic() - began
+    run.close()
+    return {
+        "fed": witness.batches,
+        "sample": int(run.state.timestamp.sample),
+        "batch": int(run.state.timestamp.batch),
+        "error": error,
+        "off": mixmon is not None and mixmon.state_dict() == {},
+        "warned": [text for text in WARNED.said if OFF in text],
+        "counts": rows(mixmon).tolist() if mixmon is not None and mixmon.state_dict() else None,
+        "metrics": metrics(run),
+        "all_reduces": calls,
+        "seconds": took,
+    }
+
+
+class FailsAt:
+    """Makes the monitor's taking of one batch fail on the last rank only."""
+
+    def __init__(self, mixmon: MixMon, batch: int) -> None:
+        self.mixmon = mixmon
+        self.batch = batch
+
+    def attach(self) -> MixMon:
+        mixmon, original = self.mixmon, self.mixmon.after_dataloader
+
+        def after_dataloader(state: Any, logger: Any) -> None:
+            if (
+                int(state.timestamp.batch) == self.batch
+                and dist.get_global_rank() == dist.get_world_size() - 1
+            ):
+                mixmon._watch.tap.take()  # type: ignore[union-attr]  # so that the ids are gone
+            original(state, logger)
+
+        mixmon.after_dataloader = after_dataloader  # type: ignore[method-assign]
+        return mixmon
+
+
+RULES = {"rules": [{"deviation": 0.5, "for": "2ba", "grace": 0}]}
+HALVES = {"labels": {"position": 2}, "window": "2ba", "log_interval": "3ba"}
+
+
+def plain() -> dict[str, Any]:
+    return train(
+        monitor(), loader(shuffle=True, num_canonical_nodes=2, shuffle_block_size=24), duration="2ep"
+    )
+
+
+def without() -> dict[str, Any]:
+    return train(None, loader(shuffle=True, num_canonical_nodes=2, shuffle_block_size=24), duration="2ep")
+
+
+def map_style() -> dict[str, Any]:
+    tensors = torch.utils.data.TensorDataset(torch.arange(SAMPLES), torch.rand(SAMPLES, 2))
+    sampler: Any = DistributedSampler(tensors, shuffle=True)
+    return train(monitor(), DataLoader(tensors, batch_size=BATCH, sampler=sampler, num_workers=2))
+
+
+def uneven() -> dict[str, Any]:
+    """The last rank has one batch less: the batches that the others have already fetched are dropped."""
+    last = dist.get_global_rank() == dist.get_world_size() - 1
+    tensors = torch.utils.data.TensorDataset(torch.arange(SAMPLES), torch.rand(SAMPLES, 2))
+    few = list(range(BATCH * (5 if last else 6)))
+    return train(monitor(), DataLoader(tensors, batch_size=BATCH, sampler=few))
+
+
+def replicated() -> dict[str, Any]:
+    dataset = streaming_dataset(FOLDER / "mds", BATCH, replication=2)
+    return train(monitor(), StreamingDataLoader(dataset, batch_size=BATCH, num_workers=2))
+
+
+def stop() -> dict[str, Any]:
+    where = {"save_folder": str(FOLDER / "stop"), "save_filename": "ba{batch}.pt", "save_interval": "100ba"}
+    return train(MixMon(**HALVES, alarm={**RULES, "action": ["log", "stop"]}), **where)
+
+
+def raising() -> dict[str, Any]:
+    return train(MixMon(**HALVES, alarm={**RULES, "action": "raise"}))
+
+
+def fault() -> dict[str, Any]:
+    return train(FailsAt(monitor(), 5).attach())
+
+
+def fault_after_the_last_interval() -> dict[str, Any]:
+    return train(FailsAt(monitor(), 9).attach(), duration="10ba")
+
+
+def mistake_on_one_rank() -> dict[str, Any]:
+    """A setting that is wrong on the last rank only, such as a label file that its node lacks."""
+    last = dist.get_global_rank() == dist.get_world_size() - 1
+    return train(monitor(target={"nowhere": 1.0}) if last else monitor())
+
+
+def saved() -> dict[str, Any]:
+    where = {"save_folder": str(FOLDER / "saved"), "save_filename": "ba{batch}.pt", "save_interval": "2ba"}
+    return train(monitor(), duration="6ba", save_num_checkpoints_to_keep=-1, **where)
+
+
+SCENARIOS: list[Callable[[], dict[str, Any]]] = [
+    plain,
+    without,
+    map_style,
+    uneven,
+    replicated,
+    stop,
+    fault,
+    fault_after_the_last_interval,
+    raising,
+    mistake_on_one_rank,
+    saved,
+]
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.initialize_dist("cpu", timeout=60.0)
+    results = {scenario.__name__: scenario() for scenario in SCENARIOS}
+    (FOLDER / f"rank{dist.get_global_rank()}.json").write_text(json.dumps(results))

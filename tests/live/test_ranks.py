@@ -1,0 +1,159 @@
+"""Several processes under the ``composer`` launcher, joined by gloo.
+
+One launch for each number of ranks runs all scenarios of ``rank_script.py``; the tests read what each rank
+wrote down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from streaming import StreamingDataLoader
+
+from composer_mixmon import MixMon
+from tests.live.data import streaming_dataset, write_mds
+from tests.live.helpers import Witness, ids_to_rows, rows, trainer
+
+SAMPLES, BATCH, INTERVAL = 96, 4, 4
+SCRIPT = Path(__file__).with_name("rank_script.py")
+
+
+def launch(ranks: int, folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """Run the script on so many ranks; returns the folder and each rank's report."""
+    write_mds(folder / "mds", SAMPLES)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "composer.cli.launcher", "-n", str(ranks), "--master_port", str(port)]
+    root = str(Path(__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, str(SCRIPT), str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["two", "four"])
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return launch(request.param, tmp_path_factory.mktemp("ranks"))
+
+
+def of(reports: Any, scenario: str) -> list[dict[str, Any]]:
+    return [report[scenario] for report in reports[1]]
+
+
+def fed(ranks: list[dict[str, Any]]) -> Any:
+    """The brute force: each global batch's ids over all ranks, counted."""
+    return sum(ids_to_rows(rank["fed"], SAMPLES) for rank in ranks)
+
+
+@pytest.mark.parametrize("scenario", ["plain", "map_style", "uneven"])
+def test_counts_are_exact_and_equal_on_all_ranks(reports: Any, scenario: str) -> None:
+    """Also where a rank runs out of data and the others' last batch, already fetched, is dropped."""
+    ranks = of(reports, scenario)
+    for rank in ranks:
+        np.testing.assert_array_equal(rank["counts"], fed(ranks))
+        assert np.sum(rank["counts"]) == rank["sample"]
+        assert rank["warned"] == []
+
+
+def test_each_rank_has_its_own_part(reports: Any) -> None:
+    """The test above would not notice ranks that all feed the same: they do not."""
+    ranks = of(reports, "plain")
+    assert ranks[0]["fed"][0] != ranks[1]["fed"][0]
+    assert len(of(reports, "uneven")[0]["fed"]) == 5
+
+
+def test_replicated_samples_count_once(reports: Any) -> None:
+    """With ``replication=2``, ranks 2i and 2i + 1 are fed the same samples, and one of them counts."""
+    ranks = of(reports, "replicated")
+    assert ranks[0]["fed"] == ranks[1]["fed"]
+    for rank in ranks:
+        np.testing.assert_array_equal(rank["counts"], fed(ranks[::2]))
+
+
+def test_one_all_reduce_an_interval(reports: Any) -> None:
+    """What we add to the run's all-reduces: one at the start, one an interval, one for what is left over."""
+    with_us, without = of(reports, "plain"), of(reports, "without")
+    for ours, theirs in zip(with_us, without, strict=True):
+        intervals = -(-ours["batch"] // INTERVAL)
+        assert ours["all_reduces"] - theirs["all_reduces"] == 1 + intervals
+        assert ours["fed"] == theirs["fed"]
+
+
+def test_metrics_are_those_of_the_global_batches(reports: Any) -> None:
+    """Every rank logs the same figures, which are those of the summed counts."""
+    ranks = of(reports, "map_style")
+    counts = fed(ranks)
+    for rank in ranks:
+        assert rank["metrics"] == ranks[0]["metrics"]
+    for batch, share in ranks[0]["metrics"]["mixmon/run/ratio/part07"]:
+        seen = counts[: batch + 1]
+        assert share == seen[:, 7].sum() / seen.sum()
+
+
+def test_stop_ends_all_ranks_at_the_same_batch(reports: Any) -> None:
+    """At the first interval's end, which is when the alarm is seen, and with a checkpoint."""
+    ranks = of(reports, "stop")
+    assert [rank["batch"] for rank in ranks] == [3] * len(ranks)
+    assert (reports[0] / "stop" / "ba3.pt").exists()
+
+
+def test_raise_raises_on_all_ranks(reports: Any) -> None:
+    """The same error after the same batch."""
+    ranks = of(reports, "raising")
+    assert [rank["error"] for rank in ranks] == ["MixtureAlarm"] * len(ranks)
+    assert {rank["batch"] for rank in ranks} == {3}
+
+
+@pytest.mark.parametrize("scenario", ["fault", "fault_after_the_last_interval"])
+def test_a_fault_on_one_rank_turns_all_off(reports: Any, scenario: str) -> None:
+    """Training goes on to its end, at once, with one warning on each rank."""
+    ranks = of(reports, scenario)
+    for rank in ranks:
+        assert rank["off"]
+        assert len(rank["warned"]) == 1
+        assert rank["error"] is None
+        assert rank["batch"] == min(10, SAMPLES // BATCH // len(ranks)) or scenario == "fault"
+        assert rank["seconds"] < 30
+    assert ranks[0]["sample"] == sum(len(ids) for rank in ranks for ids in rank["fed"])
+
+
+def test_a_mistake_that_one_rank_makes_is_raised_on_all(reports: Any) -> None:
+    """Nobody trains on alone, to wait for the rank that has gone."""
+    ranks = of(reports, "mistake_on_one_rank")
+    assert ranks[-1]["error"] == "ConfigError"
+    assert [rank["error"] for rank in ranks[:-1]] == ["MixmonError"] * (len(ranks) - 1)
+    assert all(rank["batch"] == 0 for rank in ranks)
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+def test_resumed_on_fewer_ranks_totals_are_not_multiplied(reports: Any, batch: int) -> None:
+    """Saved by all ranks, between two intervals and at an interval's end, and gone on with by one."""
+    folder, _ = reports
+    ranks = of(reports, "saved")
+    dataset = streaming_dataset(folder / "mds", BATCH)
+    witness = Witness()
+    monitor = MixMon(labels={"position": SAMPLES}, window="1000ba", log_interval="4ba")
+    settings = {"load_path": str(folder / "saved" / f"ba{batch}.pt"), "duration": "1ep"}
+    run = trainer(StreamingDataLoader(dataset, batch_size=BATCH), witness, monitor, **settings)
+    run.fit()
+    run.close()
+    whole = np.concatenate([fed(ranks)[:batch], ids_to_rows(witness.batches, SAMPLES)])
+    np.testing.assert_array_equal(rows(monitor), whole)
+    np.testing.assert_array_equal(whole.sum(axis=0), 1)
+    assert rows(monitor).sum() == int(run.state.timestamp.sample)
