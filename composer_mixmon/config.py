@@ -13,6 +13,7 @@ from composer_mixmon.errors import ConfigError
 __all__ = [
     "ACTIONS",
     "AlarmConfig",
+    "MonitorConfig",
     "Rule",
     "batches",
     "parse_alarm",
@@ -60,6 +61,47 @@ class AlarmConfig:
 
     rules: tuple[Rule, ...]
     actions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MonitorConfig:
+    """All settings of a monitor, read.
+
+    Attributes:
+        labels: As :func:`parse_labels` returns it.
+        target: As :func:`parse_target` returns it.
+        window: Batches in the window.
+        interval: Batches from one log to the next.
+        alarm: Rules and actions.
+    """
+
+    labels: tuple[str, Any]
+    target: dict[str, float] | None
+    window: int
+    interval: int
+    alarm: AlarmConfig
+
+    @classmethod
+    def read(
+        cls,
+        labels: Any = "stream",
+        target: Any = "auto",
+        window: Any = "100ba",
+        log_interval: Any = "10ba",
+        alarm: Any = None,
+    ) -> MonitorConfig:
+        """Read the settings as the user wrote them.
+
+        Raises:
+            ConfigError: One of them is wrong.
+        """
+        return cls(
+            parse_labels(labels),
+            parse_target(target),
+            batches("window", window),
+            batches("log_interval", log_interval),
+            parse_alarm(alarm),
+        )
 
 
 def plain(value: Any) -> Any:

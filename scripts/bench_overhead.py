@@ -70,7 +70,7 @@ def bench_main_thread(label_map: Any, batches: int) -> dict[str, float]:
     state: Any = SimpleNamespace(device=None, timestamp=SimpleNamespace(batch=0))
     tap: Any = SimpleNamespace(latest=None, take=lambda: tap.latest, detach=lambda: None)
     target = np.full(LABELS, 1 / LABELS)
-    monitor = Monitor(label_map.names, target, 100, 10, mixmon._alarm.rules)
+    monitor = Monitor(label_map.names, target, 100, 10, mixmon._config.alarm.rules)
     mixmon._watch = _Watch(tap, monitor, Ranks(state), contributes=True)
     logging_s = [0.0]
 

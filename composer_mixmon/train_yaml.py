@@ -1,0 +1,157 @@
+"""Finds the training dataset in the YAMLs that people train with.
+
+ModernBERT's and llm-foundry's (``train_loader.dataset``), and any other in which a key ``…dataset`` holds
+``local``, ``remote`` or ``streams``. Interpolations (``${data_local}``, ``${variables.split}``,
+``${oc.env:DATA}``) are resolved where the dataset needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from composer_mixmon.config import plain
+from composer_mixmon.errors import ConfigError
+from composer_mixmon.replay.sampling import StreamWeight
+
+__all__ = ["StreamSource", "TrainYaml", "read_train_yaml"]
+
+_PLACES = ("local", "remote", "streams")
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """Where a stream lies and what it weighs; at least one of ``remote`` and ``local`` is set."""
+
+    remote: str | None
+    local: str | None
+    split: str | None
+    weight: StreamWeight
+
+
+@dataclass(frozen=True)
+class TrainYaml:
+    """What a training YAML says about its data.
+
+    Attributes:
+        streams: The training dataset's streams.
+        dataset: All settings of the dataset.
+        mixmon: The arguments of MixMon, empty where the YAML has no such callback.
+    """
+
+    streams: tuple[StreamSource, ...]
+    dataset: dict[str, Any]
+    mixmon: dict[str, Any]
+
+
+def read_train_yaml(path: str) -> TrainYaml:
+    """Read a training YAML.
+
+    Raises:
+        ConfigError: It cannot be read, has no dataset, or the dataset's place cannot be resolved.
+    """
+    root = _load(path)
+    datasets = list(_datasets(root))
+    if not datasets:
+        mend = "has no dataset with local, remote or streams: write one under train_loader.dataset"
+        raise ConfigError("TRAIN.yaml", path, mend)
+    where = min(datasets, key=_preference)
+    dataset = _resolved(root, where)
+    callbacks = root.get("callbacks")
+    has_mixmon = isinstance(callbacks, DictConfig) and callbacks.get("mixmon") is not None
+    mixmon = _resolved(root, "callbacks.mixmon") if has_mixmon else {}
+    return TrainYaml(tuple(_streams(where, dataset)), dataset, mixmon)
+
+
+def _load(path: str) -> DictConfig:
+    try:
+        root = OmegaConf.load(path)
+    except OSError as error:
+        raise ConfigError("TRAIN.yaml", path, f"cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, ValueError) as error:
+        raise ConfigError("TRAIN.yaml", path, f"is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(root, DictConfig):
+        raise ConfigError("TRAIN.yaml", path, "is no training YAML: it holds no mapping")
+    return root
+
+
+def _datasets(node: DictConfig, where: str = "") -> Iterator[str]:
+    """Dotted names of everything that looks like a dataset."""
+    for key in map(str, node):
+        if OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, key):
+            continue
+        child = node[key]
+        if isinstance(child, DictConfig):
+            name = f"{where}.{key}" if where else key
+            if key.endswith("dataset") and any(place in child for place in _PLACES):
+                yield name
+            yield from _datasets(child, name)
+
+
+def _preference(where: str) -> tuple[bool, bool, int]:
+    """Rank training before anything else, evaluation last, and outer before inner ones."""
+    return "train" not in where, "eval" in where, where.count(".")
+
+
+def _resolved(root: DictConfig, where: str) -> dict[str, Any]:
+    """A part of the YAML as plain values; what cannot be resolved and is not needed stays as text."""
+    node = OmegaConf.select(root, where)
+    if not isinstance(node, DictConfig):
+        raise ConfigError(where, plain(node), "must be a mapping")
+    values: dict[str, Any] = {}
+    for key in map(str, node):
+        try:
+            value = node[key]
+            values[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        except OmegaConfBaseException as error:
+            if key in _PLACES or key == "split" or where.startswith("callbacks"):
+                reason = str(error).splitlines()[0]
+                raise ConfigError(
+                    f"{where}.{key}", _raw(node, key), f"cannot be resolved: {reason}"
+                ) from error
+            values[key] = _raw(node, key)
+    return values
+
+
+def _raw(node: DictConfig, key: str) -> Any:
+    return cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))[key]
+
+
+def _streams(where: str, dataset: dict[str, Any]) -> Iterator[StreamSource]:
+    streams = dataset.get("streams")
+    if not streams:
+        yield _stream(where, dataset, {})
+        return
+    named: list[tuple[str, Any]]
+    if isinstance(streams, Mapping):
+        named = [(f"{where}.streams.{k}", v) for k, v in cast("dict[str, Any]", streams).items()]
+    elif isinstance(streams, Sequence) and not isinstance(streams, str):
+        named = [(f"{where}.streams[{i}]", v) for i, v in enumerate(cast("list[Any]", streams))]
+    else:
+        raise ConfigError(f"{where}.streams", streams, "must be a mapping or a list of streams")
+    for name, stream in named:
+        if not isinstance(stream, dict):
+            raise ConfigError(name, stream, "a stream is a mapping with remote or local")
+        yield _stream(name, cast("dict[str, Any]", stream), dataset)
+
+
+def _stream(field: str, stream: dict[str, Any], default: dict[str, Any]) -> StreamSource:
+    """One stream; what it does not say itself, the dataset says for it (``Stream.apply_default``)."""
+    places = {key: stream.get(key) or default.get(key) for key in ("split",)}
+    for key in ("remote", "local"):
+        places[key] = stream.get(key)
+    for key, value in places.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{field}.{key}", value, "must be text")
+    if not places["remote"] and not places["local"]:
+        raise ConfigError(field, stream, "a stream needs remote or local")
+    weights = {key: stream.get(key) for key in ("proportion", "repeat", "choose")}
+    for key, value in weights.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise ConfigError(f"{field}.{key}", value, "must be a number")
+    return StreamSource(places["remote"], places["local"], places["split"], StreamWeight(**weights))
