@@ -2,8 +2,8 @@
 
 ``torch.randperm`` up to 2.5.1 reduces 32 random bits modulo the samples that are left. With n samples,
 values below 2³² mod n are then drawn more often than others by one part in ⌊2³²/n⌋: nothing at 10⁶ samples,
-a quarter at 10⁹. From 2.6.0 on, 64 bits are drawn from n = ⌊(2³² − 1)/20⌋ on (``randperm_cpu`` in
-``aten/src/ATen/native/TensorFactories.cpp``).
+a quarter at 10⁹. From 2.6.0 on, n = ⌊(2³² − 1)/20⌋ and above are permuted "inside out" with 64 bits a draw
+(``randperm_cpu`` in ``aten/src/ATen/native/TensorFactories.cpp``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ __all__ = ["GENERATORS", "Uniformity", "deciles", "first_of_permutation", "unifo
 
 # From here on torch 2.6.0 draws 64 bits.
 _WIDE_FROM = (2**32 - 1) // 20
+_CHUNK = 1 << 16
 
 
 def first_of_permutation(generator: str, n: int, first: int, seed: int) -> Ints:
     """Compute the first elements of a permutation of n.
 
-    ``torch`` and ``torch-legacy`` need time and memory for ``first`` elements only, whatever n. numpy
-    shuffles from the end, so ``pcg64dxsm`` needs all n: 4 bytes each up to 2³², then 8.
+    ``torch-legacy`` needs time and memory for ``first`` elements only, whatever n. ``torch`` needs all draws
+    where n is large, one after the other, but memory for ``first`` only. numpy shuffles from the end, so
+    ``pcg64dxsm`` needs all n in memory: 4 bytes each up to 2³², then 8.
 
     Args:
         generator: One of :data:`GENERATORS`: ``torch`` is ``torch.randperm`` on a CPU from 2.6.0 on,
@@ -121,33 +123,55 @@ def _log10_chi_square_tail(chi_square: float, degrees: int) -> float:
 
 
 def _torch(n: int, first: int, seed: int) -> Ints:
-    return _sparse(_draws(first, seed, wide=n >= _WIDE_FROM), n)
+    return _torch_legacy(n, first, seed) if n < _WIDE_FROM else _inside_out(_twister(seed), n, first)
 
 
 def _torch_legacy(n: int, first: int, seed: int) -> Ints:
-    return _sparse(_draws(first, seed, wide=False), n)
+    return _sparse(_twister(seed).randint(0, 1 << 32, first, dtype=np.uint32), n)
 
 
-def _draws(count: int, seed: int, *, wide: bool) -> NDArray[np.uint64]:
-    """Draw 32 or 64 bits of the Mersenne Twister, seeded by 32 bits as torch does."""
-    twister = np.random.RandomState(seed & 0xFFFFFFFF)
-    bits = twister.randint(0, 1 << 32, count * (2 if wide else 1), dtype=np.uint32).astype(np.uint64)
-    return (bits[0::2] << np.uint64(32)) | bits[1::2] if wide else bits
+def _twister(seed: int) -> np.random.RandomState:
+    """Return the Mersenne Twister, seeded by 32 bits as torch seeds it."""
+    return np.random.RandomState(seed & 0xFFFFFFFF)
 
 
-def _sparse(draws: NDArray[np.uint64], n: int) -> Ints:
+def _sparse(draws: NDArray[np.uint32], n: int) -> Ints:
     """Fisher and Yates' shuffle from the front, keeping only the places that were touched.
 
     Element k depends on draws 0 … k alone: it swaps place k with place k + draw mod (n − k).
     """
     places = np.arange(len(draws))
-    targets = places + (draws % (np.uint64(n) - places.astype(np.uint64))).astype(np.int64)
+    targets = places + draws.astype(np.int64) % (n - places)
     moved: dict[int, int] = {}
     elements = np.empty(len(draws), np.int64)
     for place, target in enumerate(targets.tolist()):
         elements[place] = moved.get(target, target)
         moved[target] = moved.pop(place, place)
     return elements
+
+
+def _inside_out(twister: np.random.RandomState, n: int, first: int) -> Ints:
+    """Shuffle inside out: number i goes to place draw mod (i + 1), and what was there to place i.
+
+    So of the leading places, each holds the last number that was sent there.
+    """
+    elements = np.arange(first)
+    places = _wide(twister, first) % np.arange(1, first + 1, dtype=np.uint64)
+    for number, place in enumerate(places.tolist()):
+        elements[number] = elements[place]
+        elements[place] = number
+    for begin in range(first, n, _CHUNK):
+        numbers = np.arange(begin, min(begin + _CHUNK, n))
+        places = _wide(twister, len(numbers)) % (numbers + 1).astype(np.uint64)
+        leading = np.flatnonzero(places < first)
+        elements[places[leading].astype(np.int64)] = numbers[leading]  # where places repeat, the last stays
+    return elements
+
+
+def _wide(twister: np.random.RandomState, count: int) -> NDArray[np.uint64]:
+    """Draw 64 bits, the upper half first."""
+    halves = twister.randint(0, 1 << 32, 2 * count, dtype=np.uint32).astype(np.uint64)
+    return (halves[0::2] << np.uint64(32)) | halves[1::2]
 
 
 def _pcg64dxsm(n: int, first: int, seed: int) -> Ints:

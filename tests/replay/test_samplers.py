@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_mixmon.errors import ConfigError
+from composer_mixmon.replay import samplers
 from composer_mixmon.replay.samplers import GENERATORS, deciles, first_of_permutation, uniformity
 
 
@@ -32,24 +35,36 @@ def test_numpy_is_matched_bit_by_bit(n, seed, data):
     assert first_of_permutation("pcg64dxsm", n, first, seed).tolist() == expected
 
 
-@pytest.mark.parametrize("n", [214_748_363, 214_748_364, 1_000_000_000])
-def test_wide_draws_begin_where_torch_begins_them(n):
-    """The first element is the first 32 or 64 bits of the twister modulo n."""
-    bits = np.random.RandomState(5).randint(0, 1 << 32, 2, dtype=np.uint32).tolist()
-    wide = (bits[0] << 32 | bits[1]) % n
-    assert first_of_permutation("torch-legacy", n, 1, 5)[0] == bits[0] % n
-    assert first_of_permutation("torch", n, 1, 5)[0] == (wide if n >= 214_748_364 else bits[0] % n)
+@given(st.integers(2, 400), st.integers(0, 2**32 - 1), st.data())
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_wide_draws_are_shuffled_inside_out(n, seed, data):
+    """The blockwise shuffle of large sizes, run on small ones, is torch 2.6's loop written out."""
+    first = data.draw(st.integers(1, n))
+    twister = np.random.RandomState(seed)
+    expected = list(range(n))
+    for number in range(n):
+        upper, lower = twister.randint(0, 1 << 32, 2, dtype=np.uint32).tolist()
+        place = (upper << 32 | lower) % (number + 1)
+        expected[number] = expected[place]
+        expected[place] = number
+    with patch.object(samplers, "_WIDE_FROM", 2), patch.object(samplers, "_CHUNK", 64):
+        assert first_of_permutation("torch", n, first, seed).tolist() == expected[:first]
 
 
-def test_the_old_randperm_is_biased_at_a_billion_and_the_new_one_is_not():
+def test_the_old_randperm_is_biased_at_a_billion():
     """2³² mod 1e9 = 294,967,296: the lowest 29 % come 5/4 as often as the rest, so 16 % above their share."""
     n, first = 1_000_000_000, 200_000
     old = deciles(first_of_permutation("torch-legacy", n, first, 1), n)
-    new = deciles(first_of_permutation("torch", n, first, 1), n)
     assert old[:2].mean() / (first / 10) == pytest.approx(5 / 4.294967296, abs=0.02)
     assert old[3:].mean() / (first / 10) == pytest.approx(4 / 4.294967296, abs=0.02)
     assert uniformity(old).log10_p < -100
-    assert uniformity(new).log10_p > -3
+
+
+def test_even_parts_pass():
+    """A million and its permutation's first tenth are even."""
+    n, first = 1_000_000, 100_000
+    for generator in GENERATORS:
+        assert uniformity(deciles(first_of_permutation(generator, n, first, 1), n)).log10_p > -3
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=2, max_size=40).filter(any))
