@@ -1,0 +1,153 @@
+"""A run that was interrupted and resumed keeps the books of one that was not."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from composer.core import Callback, State
+from composer.loggers import InMemoryLogger, Logger
+from streaming import StreamingDataLoader
+
+from composer_mixmon import MixMon
+from tests.live.data import as_dict, two_streams
+from tests.live.helpers import Witness, fit, metrics, rows, trainer
+
+BATCH, BATCHES = 6, 22  # two epochs of 11
+RULE = {"rules": [{"deviation": 0.3, "for": "3ba", "grace": "2ba"}]}
+
+
+def loader(tmp_path: Path, workers: int = 0) -> StreamingDataLoader:
+    dataset = two_streams(tmp_path, BATCH, shuffle=True, shuffle_block_size=16, num_canonical_nodes=1)
+    return StreamingDataLoader(dataset, batch_size=BATCH, num_workers=workers, collate_fn=as_dict)
+
+
+def monitor(**settings: Any) -> MixMon:
+    return MixMon(**{"window": "5ba", "log_interval": "4ba", "alarm": RULE} | settings)
+
+
+def saving(folder: Path) -> dict[str, Any]:
+    return {
+        "save_folder": str(folder),
+        "save_filename": "ba{batch}.pt",
+        "save_interval": "1ba",
+        "save_num_checkpoints_to_keep": -1,
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MixMon, Any, Witness]:
+    """The folder, the monitor, what it logged and the witness of a run of two epochs."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    mixmon, witness = monitor(), Witness()
+    callbacks = (witness, mixmon)
+    run = fit(
+        loader(folder), *callbacks, duration="2ep", loggers=[InMemoryLogger()], **saving(folder / "saved")
+    )
+    assert int(run.state.timestamp.batch) == BATCHES
+    return folder, mixmon, metrics(run), witness
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 7, 8, 10, 11, 12, 19, 21])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, uninterrupted: tuple[Path, MixMon, Any, Witness], at: int, workers: int
+) -> None:
+    """Interrupted within and at the end of an interval and an epoch: same books, same figures."""
+    _, expected, logged, _ = uninterrupted
+    settings: dict[str, Any] = {"loggers": [InMemoryLogger()], **saving(tmp_path / "saved")}
+    first = fit(loader(tmp_path, workers), monitor(), duration=f"{at}ba", **settings)
+    settings = {"loggers": [InMemoryLogger()], "load_path": str(tmp_path / "saved" / f"ba{at}.pt")}
+    resumed = monitor()
+    second = fit(loader(tmp_path, workers), resumed, duration=f"{BATCHES}ba", **settings)
+    assert resumed.state_dict() == expected.state_dict()
+    before, after = metrics(first), metrics(second)
+    for key, seen in logged.items():
+        left_over = [] if at % 4 == 0 else before[key][-1:]  # logged because training ended
+        assert before[key] + after[key] == sorted(seen + left_over)
+
+
+def test_every_checkpoint_holds_what_has_been_trained_on(
+    uninterrupted: tuple[Path, MixMon, Any, Witness],
+) -> None:
+    """The counts of each checkpoint sum to its ``timestamp.sample``, between two intervals too."""
+    folder, _, _, witness = uninterrupted
+    for batch in range(1, BATCHES + 1):
+        saved = torch.load(folder / "saved" / f"ba{batch}.pt", weights_only=False)["state"]
+        other = monitor()
+        other.load_state_dict(dict(saved["callbacks"])["MixMon"])
+        books = other.state_dict()
+        pending = rows_of(books["pending"])
+        total = np.array(books["mixture"]["run"]) + pending.sum(axis=0)
+        ids = np.array([i for ids in witness.batches[:batch] for i in ids])
+        assert total.tolist() == [(ids < 40).sum(), (ids >= 40).sum()]
+        assert total.sum() == saved["timestamp"]["Timestamp"]["sample"]
+
+
+def rows_of(text: str) -> Any:
+    from composer_mixmon.mixture import unpack_counts
+
+    return unpack_counts(text, 2)
+
+
+def test_the_books_are_plain_types(uninterrupted: tuple[Path, MixMon, Any, Witness]) -> None:
+    """They load with ``weights_only=True``, as Composer's next release will load checkpoints."""
+    _, mixmon, _, _ = uninterrupted
+    file = io.BytesIO()
+    torch.save(mixmon.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == mixmon.state_dict()
+
+
+def test_saving_in_the_middle_of_a_batch_loses_nothing(tmp_path: Path) -> None:
+    """Whoever asks for the state, and whenever, the batch in hand is counted once it is trained on."""
+
+    class Asks(Callback):
+        def batch_start(self, state: State, logger: Logger) -> None:
+            state.state_dict()
+
+        before_forward = after_backward = batch_end = batch_start
+
+    expected, asked = monitor(window="1000ba"), monitor(window="1000ba")
+    fit(loader(tmp_path), expected, duration="10ba")
+    fit(loader(tmp_path), Asks(), asked, duration="10ba")
+    np.testing.assert_array_equal(rows(asked), rows(expected))
+    assert asked.state_dict() == expected.state_dict()
+
+
+def test_books_of_other_labels_are_begun_afresh(
+    tmp_path: Path, uninterrupted: tuple[Path, MixMon, Any, Witness], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run resumed with other labels goes on, says so, and counts from here on."""
+    folder, _, _, _ = uninterrupted
+    other = monitor(labels={"position": 4}, window="100ba")
+    where = {"load_path": str(folder / "saved" / "ba7.pt")}
+    fit(loader(tmp_path), other, duration="10ba", **where)
+    assert rows(other).shape == (3, 4)
+    assert sum("counts afresh" in r.message for r in caplog.records) == 1
+
+
+@pytest.mark.parametrize("books", [{}, {"format": 99}, {"format": 1, "labels": ["a", "b"]}, {"format": 1}])
+def test_unreadable_books_do_not_stop_a_run(tmp_path: Path, books: dict[str, Any]) -> None:
+    """Those of another version, damaged or empty."""
+    mixmon = monitor(window="100ba")
+    mixmon.load_state_dict(books)
+    fit(loader(tmp_path), mixmon, duration="5ba")
+    assert len(rows(mixmon)) == 5
+
+
+def test_fit_twice_and_close_twice(tmp_path: Path) -> None:
+    """The second fit goes on with the first one's books; closing again is silent."""
+    once, twice, witness = monitor(window="100ba"), monitor(window="100ba"), Witness()
+    fit(loader(tmp_path), witness, once, duration="9ba")
+    run = trainer(loader(tmp_path), twice, duration="6ba")
+    run.fit()
+    run.fit(duration="3ba")
+    run.close()
+    run.close()
+    np.testing.assert_array_equal(rows(twice), rows(once))
+    assert rows(once).sum() == witness.samples[-1]
