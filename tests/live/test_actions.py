@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from streaming import StreamingDataLoader
 
-from composer_mixmon import MixMon, MixtureAlarm
+from composer_mixmon import MixMon
+from composer_mixmon.errors import MixtureAlarm
 from tests.live.data import as_dict, two_streams
 from tests.live.helpers import Tiny, Witness, fit, trainer
 
@@ -43,7 +44,7 @@ def alarm_batch(batches: list[list[int]], grace: int = 5) -> int:
 @pytest.mark.parametrize("interval", [1, 3, 5])
 @pytest.mark.parametrize("duration", ["16ba", "64sp", "1ep", "2ep"])
 def test_stop_ends_the_run_where_the_alarm_is_seen(tmp_path: Path, interval: int, duration: str) -> None:
-    """At the end of the alarm's interval, in whatever unit the run's length was given; a checkpoint is written."""
+    """At the end of its interval, whatever the unit of the run's length; a checkpoint is written."""
     witness, everything = Witness(), Witness()
     fit(loader(tmp_path), everything)
     where = {
