@@ -13,7 +13,7 @@ from composer_mixmon.errors import ConfigError
 from composer_mixmon.replay.sampling import Ints
 from composer_mixmon.replay.schedule import Lane, build_schedule
 from composer_mixmon.replay.settings import Settings, World
-from composer_mixmon.replay.shuffles import Piece, ShuffleSeed, check_shuffle, identity, shuffled
+from composer_mixmon.replay.shuffles import ShuffleSeed, check_shuffle, identity, shuffled
 from composer_mixmon.replay.tally import Picker, count_pieces, tally
 from composer_mixmon.replay.units import IdPayload, LabelPayload, LabelRanges, Payload, Units, resample
 
@@ -152,7 +152,7 @@ class Replay:
             mine = self._cells_of_group(group_of == group, chosen, edges) & (positions >= 0)
             if mine.any():
                 picker = Picker(positions[mine])
-                any(picker.feed(*piece) for piece in self._pieces(group, payload, ties))
+                any(picker.feed(piece) for piece in self._pieces(group, payload, ties))
                 out[mine] = picker.values()
         return out
 
@@ -160,7 +160,7 @@ class Replay:
         lane = self._schedule.lane[chosen.start : chosen.stop]
         return np.repeat(lanes[lane] & (lane >= 0), np.diff(edges), axis=1)
 
-    def _pieces(self, group: int, payload: Payload, ties: list[int]) -> Iterator[Piece]:
+    def _pieces(self, group: int, payload: Payload, ties: list[int]) -> Iterator[Ints]:
         settings = self.settings
         if not settings.shuffle:
             return identity(payload)

@@ -1,79 +1,23 @@
-"""The py1e shuffle of one canonical node, a window at a time.
+"""The py1e shuffle, a window at a time.
 
-Every sample gets a position: its place plus a uniform shift of at most half a block, and the samples are
-sorted by it. Shifts are bounded, so all positions below a moving threshold are final, and windows of a few
-blocks are sorted instead of the whole node.
+Within a canonical node every sample gets a position: its place plus a uniform shift of at most half a block,
+and the samples are sorted by it. Shifts are bounded, so all positions below a moving threshold are final, and
+windows of a few blocks are sorted instead of the whole node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from composer_mixmon.replay.ahead import Arrays
 from composer_mixmon.replay.sampling import Floats, Ints
 
-__all__ = ["py1e_node", "sort_by_position"]
+__all__ = ["merge", "place", "sort_by_position"]
 
 # Elements sorted at a time: large against the share that waits for the next window (about a block).
 _WINDOW = 1 << 20
-
-
-def py1e_node(
-    values: NDArray[Any],
-    span_sizes: list[int],
-    rng: np.random.Generator,
-    block: int,
-    bits: int,
-    ties: list[int],
-) -> Iterator[tuple[int, Ints]]:
-    """Yield a node's values in py1e's order, in pieces; each is overwritten when the next is asked for.
-
-    Args:
-        values: integers (n,). The node's values, already shuffled within their spans.
-        span_sizes: Sizes of the spans, adding up to n.
-        rng: The epoch's generator, after those shuffles.
-        block: ``shuffle_block_size``.
-        bits: Bits that hold any value.
-        ties: Receives places where equal positions hold different values.
-    """
-    reach = int(1.25 * block) / 2
-    window = max(_WINDOW, 4 * block)
-    capacity = min(window + int(2 * reach), len(values)) + max(span_sizes, default=0)
-    positions, held = np.empty(capacity), np.empty(capacity, np.int64)
-    offset = count = done = 0
-    for size in span_sizes:
-        place(rng, offset, len(values), block, positions[count : count + size])
-        held[count : count + size] = values[offset : offset + size]
-        offset += size
-        count += size
-        if count < window and offset < len(values):
-            continue
-        last = offset == len(values)
-        final = count if last else _move_final(positions[:count], held[:count], offset, reach)
-        equal = sort_by_position(positions[:final], held[:final], bits)
-        ties.extend((equal + done).tolist())
-        yield done, held[:final]
-        done += final
-        count -= final
-        positions[:count] = positions[final : final + count]
-        held[:count] = held[final : final + count]
-
-
-def _move_final(positions: Floats, values: Ints, offset: int, reach: float) -> int:
-    """Move elements that later spans cannot precede to the front; how many they are.
-
-    Later spans start at ``offset`` and reach back by at most ``reach``; all but the last two reaches of
-    elements lie below that already.
-    """
-    mixed = max(0, len(positions) - int(2 * reach) - 1)
-    final = positions[mixed:] < offset - reach
-    order = np.concatenate([np.flatnonzero(final), np.flatnonzero(~final)])
-    positions[mixed:] = positions[mixed:][order]
-    values[mixed:] = values[mixed:][order]
-    return mixed + int(np.count_nonzero(final))
 
 
 def place(rng: np.random.Generator, offset: int, samples: int, block: int, out: Floats) -> None:
@@ -92,6 +36,82 @@ def place(rng: np.random.Generator, offset: int, samples: int, block: int, out: 
     cutoff = max((spread - len(out)) / 2, 0)
     low, high = max(-cutoff, -offset), min(cutoff, samples - offset - len(out))
     np.add(np.arange(offset, offset + len(out)), rng.uniform(low, high, len(out)), out=out)
+
+
+def merge(
+    flow: Iterator[Arrays], node_sizes: list[int], block: int, bits: int, ties: list[int]
+) -> Iterator[Ints]:
+    """Sort each node's values by position.
+
+    Args:
+        flow: Pieces of positions (float64, each node's from 0) and values (int64), node after node.
+        node_sizes: Samples of each node.
+        block: ``shuffle_block_size``.
+        bits: Bits that hold any value.
+        ties: Receives places in the order where equal positions hold different values.
+
+    Yields:
+        The values in order, in pieces; each is overwritten when the next is asked for.
+    """
+    reach = int(1.25 * block) / 2
+    window = max(_WINDOW, 4 * block)
+    capacity = min(window + int(2 * reach) + 1, max(node_sizes))
+    positions, values = np.empty(capacity), np.empty(capacity, np.int64)
+    feed = _Feed(flow)
+    start = 0
+    for samples in node_sizes:
+        taken = count = 0
+        while taken < samples:
+            more = min(samples - taken, capacity - count)
+            feed.into(positions[count : count + more], values[count : count + more])
+            taken += more
+            count += more
+            final = count
+            if taken < samples:
+                final = _move_final(positions[:count], values[:count], taken - reach, int(2 * reach) + 1)
+            equal = sort_by_position(positions[:final], values[:final], bits)
+            ties.extend((equal + start).tolist())
+            yield values[:final]
+            start += final
+            count -= final
+            positions[:count] = positions[final : final + count]
+            values[:count] = values[final : final + count]
+
+
+class _Feed:
+    """Reads a flow any number of elements at a time."""
+
+    def __init__(self, flow: Iterator[Arrays]) -> None:
+        self._flow = flow
+        self._pieces: Arrays = ()
+        self._done = 0
+
+    def into(self, positions: Floats, values: Ints) -> None:
+        filled = 0
+        while filled < len(values):
+            if not self._pieces or self._done == len(self._pieces[0]):
+                self._pieces, self._done = next(self._flow), 0
+            take = min(len(values) - filled, len(self._pieces[0]) - self._done)
+            for out, piece in zip((positions, values), self._pieces, strict=True):
+                out[filled : filled + take] = piece[self._done : self._done + take]
+            filled, self._done = filled + take, self._done + take
+
+
+def _move_final(positions: Floats, values: Ints, threshold: float, mixed: int) -> int:
+    """Move elements that later ones cannot precede to the front; how many they are.
+
+    Args:
+        positions: Of all elements held.
+        values: Theirs.
+        threshold: No later position is below it.
+        mixed: Only among so many at the end may some be above it.
+    """
+    settled = max(0, len(positions) - mixed)
+    final = positions[settled:] < threshold
+    order = np.concatenate([np.flatnonzero(final), np.flatnonzero(~final)])
+    positions[settled:] = positions[settled:][order]
+    values[settled:] = values[settled:][order]
+    return settled + int(np.count_nonzero(final))
 
 
 def sort_by_position(positions: Floats, values: Ints, bits: int) -> Ints:

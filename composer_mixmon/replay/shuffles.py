@@ -2,47 +2,52 @@
 
 Each function draws exactly what its namesake in ``streaming.base.shuffle`` draws (numpy's
 ``Generator.shuffle`` takes the same draws whatever it shuffles) but carries labels or ids instead of big
-ids, and yields the order in pieces: ``(position of the first, values)``, ascending. A piece is valid until
-the next is asked for: its memory is used again. A caller that has what it needs stops asking, and the rest is
-never computed.
+ids, and yields the order in pieces. A piece is valid until the next is asked for: its memory is used again.
+A caller that has what it needs stops asking, and the rest is never computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from composer_mixmon.errors import ConfigError
-from composer_mixmon.replay.py1e import py1e_node
+from composer_mixmon.replay import py1e
+from composer_mixmon.replay.ahead import Arrays, ahead
+from composer_mixmon.replay.permute import shuffle
 from composer_mixmon.replay.sampling import Ints
 from composer_mixmon.replay.spans import NodeSpans, Reader, cut_at_nodes
 from composer_mixmon.replay.units import Payload
 
-__all__ = ["Piece", "ShuffleSeed", "check_shuffle", "identity", "shuffled"]
-
-Piece = tuple[int, Ints]
+__all__ = ["ShuffleSeed", "check_shuffle", "identity", "shuffled"]
 
 _CHUNK = 1 << 16
 
 
+@dataclass(frozen=True)
 class ShuffleSeed:
-    """What seeds a shuffle.
+    """What a shuffle depends on besides its samples.
 
     Attributes:
         nodes: Canonical nodes.
-        run: Seed that stays for the run.
-        epoch: Seed of the epoch.
+        run: Seed that stays for the run, ``shuffle_seed``.
+        number: The epoch, from 0.
         block: Samples that are shuffled together.
     """
 
-    def __init__(self, nodes: int, seed: int, epoch: int, block: int) -> None:
-        self.nodes = nodes
-        self.run = seed
-        self.epoch = seed + epoch
-        self.block = block
+    nodes: int
+    run: int
+    number: int
+    block: int
+
+    @property
+    def epoch(self) -> int:
+        """Seed of the epoch."""
+        return self.run + self.number
 
 
 def check_shuffle(algo: str, samples: int, seed: ShuffleSeed) -> None:
@@ -60,51 +65,56 @@ def check_shuffle(algo: str, samples: int, seed: ShuffleSeed) -> None:
         raise ConfigError("num_canonical_nodes", seed.nodes, mend)
 
 
-def shuffled(algo: str, payload: Payload, seed: ShuffleSeed, ties: list[int]) -> Iterator[Piece]:
+def shuffled(algo: str, payload: Payload, seed: ShuffleSeed, ties: list[int]) -> Iterator[Ints]:
     """Yield the order of ``payload`` under a shuffle algorithm.
 
     Args:
         algo: One of :data:`~composer_mixmon.replay.settings.SHUFFLE_ALGOS`.
         payload: What to carry.
         seed: Seeds and sizes.
-        ties: Receives the positions at which py1e's sort met equal keys with different values: there the
+        ties: Receives the places at which py1e's sort met equal positions with different values: there the
             order depends on the CPU and numpy's build.
     """
-    if algo == "py1e":
-        return _py1e(payload, seed, ties)
-    return _ALGOS[algo](payload, seed)
+    samples = payload.units.samples
+    if algo == "naive":
+        yield from _naive(payload, seed)
+    elif algo == "py1e":
+        nodes, rng = _epoch_spans(payload, seed)
+        flow = ahead(_py1e(payload, nodes, rng, seed), (np.float64, np.int64), samples)
+        yield from py1e.merge(flow, [spans.samples for spans in nodes], seed.block, payload.bits, ties)
+    else:
+        flow = ((values,) for values in _ALGOS[algo](payload, seed))
+        for (values,) in ahead(flow, (np.int64,), samples):
+            yield values
 
 
-def identity(payload: Payload) -> Iterator[Piece]:
+def identity(payload: Payload) -> Iterator[Ints]:
     """Yield ``payload`` in its own order: shuffling is off."""
-    units = payload.units
-    order = np.arange(len(units.sizes))
-    whole = NodeSpans(order, np.zeros_like(order), units.sizes)
-    yield from _read(payload, whole, 0)
+    sizes = payload.units.sizes
+    order = np.arange(len(sizes))
+    yield from _drain(Reader(payload, NodeSpans(order, np.zeros_like(order), sizes)), payload.units.samples)
 
 
-def _naive(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
+def _naive(payload: Payload, seed: ShuffleSeed) -> Iterator[Ints]:
     """One permutation of everything."""
     values = np.empty(payload.units.samples, payload.dtype)
-    for start, piece in identity(payload):
+    start = 0
+    for piece in identity(payload):
         values[start : start + len(piece)] = piece
-    np.random.default_rng(seed.epoch).shuffle(values)
+        start += len(piece)
+    shuffle(values, seed.epoch)
     for start in range(0, len(values), _CHUNK):
-        yield start, values[start : start + _CHUNK].astype(np.int64)
+        yield values[start : start + _CHUNK].astype(np.int64)
 
 
-def _py1s(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
+def _py1s(payload: Payload, seed: ShuffleSeed) -> Iterator[Ints]:
     """Samples are shuffled within their span."""
     nodes, rng = _epoch_spans(payload, seed)
-    start = 0
     for spans in nodes:
-        for values in _spans(payload, spans):
-            rng.shuffle(values)
-            yield start, values
-            start += len(values)
+        yield from _shuffled_spans(payload, spans, rng)
 
 
-def _py2s(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
+def _py2s(payload: Payload, seed: ShuffleSeed) -> Iterator[Ints]:
     """Shards are shuffled inside for the run, cut into nodes, and both are shuffled again for the epoch."""
     sizes = payload.units.sizes
     fixed, rng = np.random.default_rng(seed.run), np.random.default_rng(seed.epoch)
@@ -113,7 +123,6 @@ def _py2s(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
     whole = NodeSpans(order, np.zeros_like(order), sizes[order])
     shards = _shuffled_spans(payload, whole, fixed)
     rest = np.empty(0, np.int64)
-    start = 0
     for spans in cut_at_nodes(order, sizes, seed.nodes):
         parts: list[NDArray[Any]] = []
         for size in spans.size.tolist():
@@ -127,11 +136,10 @@ def _py2s(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
             values = np.array(parts[place], np.int64)
             parts[place] = values[:0]
             rng.shuffle(values)
-            yield start, values
-            start += len(values)
+            yield values
 
 
-def _py1br(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
+def _py1br(payload: Payload, seed: ShuffleSeed) -> Iterator[Ints]:
     """Blocks of random size are shuffled, staggered from node to node.
 
     The stagger moves every block but not the running end, so the second block begins inside the first, and
@@ -140,7 +148,6 @@ def _py1br(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
     nodes, rng = _epoch_spans(payload, seed)
     low, high = int(0.75 * seed.block), int(1.25 * seed.block)
     staggers = rng.integers(0, low, (seed.nodes,)).tolist()
-    start = 0
     for spans, stagger in zip(nodes, staggers, strict=True):
         samples = spans.samples
         reader = Reader(payload, spans)
@@ -149,16 +156,15 @@ def _py1br(payload: Payload, seed: ShuffleSeed) -> Iterator[Piece]:
         for begin, end in _blocks(rng, samples, stagger, low, high):
             settled = begin - held_from
             if settled:
-                yield start + held_from, held[:settled]
+                yield held[:settled]
             # What the block shares with the last one moves to the front, the rest is read behind it.
             kept = held_to - begin
             held[:kept] = held[settled : settled + kept]
             reader.into(held[kept : end - begin])
             rng.shuffle(held[: end - begin])
             held_from, held_to = begin, end
-        yield start + held_from, held[: held_to - held_from]
-        yield from _drain(reader, start + held_to, samples - held_to)
-        start += samples
+        yield held[: held_to - held_from]
+        yield from _drain(reader, samples - held_to)
 
 
 def _blocks(
@@ -175,19 +181,25 @@ def _blocks(
     return blocks
 
 
-def _py1e(payload: Payload, seed: ShuffleSeed, ties: list[int]) -> Iterator[Piece]:
-    """Samples are moved by a random distance: see :mod:`composer_mixmon.replay.py1e`."""
-    nodes, rng = _epoch_spans(payload, seed)
-    start = 0
+def _py1e(
+    payload: Payload, nodes: list[NodeSpans], rng: np.random.Generator, seed: ShuffleSeed
+) -> Iterator[Arrays]:
+    """Yield positions and values for :func:`composer_mixmon.replay.py1e.merge`, span by span.
+
+    All spans of a node are shuffled before the first position is drawn, so the node's values are held.
+    """
     for spans in nodes:
-        values = np.empty(spans.samples, payload.dtype)
+        held = np.empty(spans.samples, payload.dtype)
         done = 0
-        for part in _shuffled_spans(payload, spans, rng):
-            values[done : done + len(part)] = part
-            done += len(part)
-        for offset, piece in py1e_node(values, spans.size.tolist(), rng, seed.block, payload.bits, ties):
-            yield start + offset, piece
-        start += spans.samples
+        for values in _shuffled_spans(payload, spans, rng):
+            held[done : done + len(values)] = values
+            done += len(values)
+        offset = 0
+        for size in spans.size.tolist():
+            positions = np.empty(size)
+            py1e.place(rng, offset, len(held), seed.block, positions)
+            yield positions, held[offset : offset + size]
+            offset += size
 
 
 def _epoch_spans(payload: Payload, seed: ShuffleSeed) -> tuple[list[NodeSpans], np.random.Generator]:
@@ -199,35 +211,24 @@ def _epoch_spans(payload: Payload, seed: ShuffleSeed) -> tuple[list[NodeSpans], 
     return [spans.shuffled(rng) for spans in nodes], rng
 
 
-def _spans(payload: Payload, spans: NodeSpans) -> Iterator[Ints]:
-    """Yield the values of each span."""
+def _shuffled_spans(payload: Payload, spans: NodeSpans, rng: np.random.Generator) -> Iterator[Ints]:
+    """Yield each span's values, shuffled: int64 whatever the payload, numpy's fastest to shuffle."""
     for unit, begin, size in zip(spans.unit.tolist(), spans.begin.tolist(), spans.size.tolist(), strict=True):
         values = np.empty(size, np.int64)
         payload.fill(unit, begin, values)
-        yield values
-
-
-def _shuffled_spans(payload: Payload, spans: NodeSpans, rng: np.random.Generator) -> Iterator[Ints]:
-    # int64 whatever the payload: numpy shuffles 8-byte items twice as fast as others.
-    for values in _spans(payload, spans):
         rng.shuffle(values)
         yield values
 
 
-def _read(payload: Payload, spans: NodeSpans, start: int) -> Iterator[Piece]:
-    yield from _drain(Reader(payload, spans), start, spans.samples)
-
-
-def _drain(reader: Reader, start: int, samples: int) -> Iterator[Piece]:
+def _drain(reader: Reader, samples: int) -> Iterator[Ints]:
     """Read ``samples`` values on, a chunk at a time."""
     for done in range(0, samples, _CHUNK):
         values = np.empty(min(_CHUNK, samples - done), np.int64)
         reader.into(values)
-        yield start + done, values
+        yield values
 
 
-_ALGOS: dict[str, Callable[[Payload, ShuffleSeed], Iterator[Piece]]] = {
-    "naive": _naive,
+_ALGOS: dict[str, Callable[[Payload, ShuffleSeed], Iterator[Ints]]] = {
     "py1br": _py1br,
     "py1s": _py1s,
     "py2s": _py2s,

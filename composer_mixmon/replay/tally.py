@@ -8,7 +8,6 @@ import numpy as np
 
 from composer_mixmon.replay.sampling import Ints
 from composer_mixmon.replay.schedule import Lane
-from composer_mixmon.replay.shuffles import Piece
 
 __all__ = ["Picker", "count_pieces", "tally"]
 
@@ -25,7 +24,7 @@ def tally(rows: Ints, labels: Ints, count: int, num_rows: int) -> Ints:
 
 
 class Picker:
-    """Picks the values at given positions out of pieces that come in ascending order.
+    """Picks the values at given positions out of pieces that come one after the other.
 
     Args:
         positions: int64 (n,), not negative, in any order, repeats allowed.
@@ -35,12 +34,14 @@ class Picker:
         self._sorted, self._inverse = np.unique(positions, return_inverse=True)
         self._values = np.empty(len(self._sorted), np.int64)
         self._done = 0
+        self._fed = 0
 
-    def feed(self, start: int, values: Ints) -> bool:
-        """Take what is wanted of a piece; whether nothing more is wanted."""
-        stop = int(np.searchsorted(self._sorted, start + len(values)))
-        self._values[self._done : stop] = values[self._sorted[self._done : stop] - start]
+    def feed(self, values: Ints) -> bool:
+        """Take what is wanted of the next piece; whether nothing more is wanted."""
+        stop = int(np.searchsorted(self._sorted, self._fed + len(values)))
+        self._values[self._done : stop] = values[self._sorted[self._done : stop] - self._fed]
         self._done = stop
+        self._fed += len(values)
         return stop == len(self._sorted)
 
     def values(self) -> Ints:
@@ -48,7 +49,7 @@ class Picker:
         return self._values[self._inverse]
 
 
-def count_pieces(pieces: Iterable[Piece], lanes: Sequence[tuple[Lane, Ints]], counts: Ints) -> None:
+def count_pieces(pieces: Iterable[Ints], lanes: Sequence[tuple[Lane, Ints]], counts: Ints) -> None:
     """Add the labels of a shuffled order to the counts of the batches they go to.
 
     Args:
@@ -62,18 +63,18 @@ def count_pieces(pieces: Iterable[Piece], lanes: Sequence[tuple[Lane, Ints]], co
     positions = part.positions(tail)
     picker = Picker(positions)
     rows = part.rows
-    for start, values in pieces:
-        picker.feed(start, values)
-        node = int(np.searchsorted(rows, start, side="right")) - 1
-        for row in range(max(node, 0), part.canonical):
-            if rows[row] >= start + len(values):
-                break
-            begin = max(start, int(rows[row]))
-            end = min(start + len(values), int(rows[row]) + part.regular_columns, int(rows[row + 1]))
-            for first in range(begin, end, _CHUNK):
-                stop = min(first + _CHUNK, end)
-                columns = range(first - int(rows[row]), stop - int(rows[row]))
-                _count_row(row, columns, values[first - start : stop - start], lanes, counts)
+    start = 0
+    for values in pieces:
+        picker.feed(values)
+        end = start + len(values)
+        first, last = np.searchsorted(rows, [start, end - 1], side="right").tolist()
+        for row in range(first - 1, last):
+            regular = min(int(rows[row]) + part.regular_columns, int(rows[row + 1]))
+            for begin in range(max(start, int(rows[row])), min(end, regular), _CHUNK):
+                stop = min(begin + _CHUNK, end, regular)
+                columns = range(begin - int(rows[row]), stop - int(rows[row]))
+                _count_row(row, columns, values[begin - start : stop - start], lanes, counts)
+        start = end
     labels = picker.values()
     for lane, batch_of_unit in lanes:
         units = lane.units_of_cells(tail)

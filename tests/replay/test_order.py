@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from composer_mixmon.errors import MixmonError
-from composer_mixmon.replay import order, py1e, shuffles
+from composer_mixmon.replay import ahead, order, permute, py1e, shuffles
 from composer_mixmon.replay.order import Replay
 from composer_mixmon.replay.sampling import StreamWeight
 from composer_mixmon.replay.settings import BATCHING_METHODS, PARTITION_ALGOS, SHUFFLE_ALGOS, Settings, World
@@ -86,6 +86,9 @@ def tiny_chunks():
         patch.object(py1e, "_WINDOW", 64),
         patch.object(shuffles, "_CHUNK", 50),
         patch.object(order, "_FEW_SAMPLES", -1),
+        patch.object(ahead, "_SIZE", 30),
+        patch.object(permute, "_REST", 40),
+        patch.object(permute, "_WORDS", 64),
     ):
         yield
 

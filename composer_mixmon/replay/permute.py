@@ -1,0 +1,126 @@
+"""``Generator.shuffle`` of large arrays of small items, several steps at a time.
+
+numpy takes one random step after another, each waiting for memory. Here the steps are drawn in bulk, and
+stretches of steps that touch different places are taken together, so that memory is read and written many
+places at a time. The draws and the result are numpy's, bit by bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from composer_mixmon.replay.ahead import Arrays, ahead
+
+__all__ = ["shuffle"]
+
+# What is left when so few places remain is numpy's: steps collide too often.
+_REST = 1 << 20
+_WORDS = 1 << 16
+
+
+def shuffle(values: NDArray[Any], seed: int) -> None:
+    """Shuffle in place, as ``np.random.default_rng(seed).shuffle(values)`` does.
+
+    Args:
+        values: (n,), any type.
+        seed: For numpy's default generator, PCG64.
+    """
+    if not _REST < len(values) <= 1 << 32:
+        np.random.default_rng(seed).shuffle(values)
+        return
+    draws = _Draws(seed, len(values) - 1, _REST)
+    step = len(values) - 1
+    for (targets,) in ahead(draws.targets(), (np.uint32,), step - _REST):
+        done = 0
+        while done < len(targets):
+            stretch = targets[done : done + int(1.5 * math.sqrt(step))]
+            _take_steps(values, step, stretch)
+            done += len(stretch)
+            step -= len(stretch)
+    draws.rest().shuffle(values[: step + 1])
+
+
+def _take_steps(values: NDArray[Any], step: int, targets: NDArray[np.uint32]) -> None:
+    """Swap place ``step − t`` with ``targets[t]`` for each t in turn.
+
+    Steps are taken together up to the first that touches a place which one before it touched: the same
+    target as another's, or a place that was a target.
+    """
+    ordered = np.sort(targets)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    splits = [int(t) for value in repeated for t in np.flatnonzero(targets == value)[1:]]
+    own_places = step - targets[targets > step - len(targets)].astype(np.int64)
+    splits += own_places.tolist()
+    begin = 0
+    for end in sorted({*splits, len(targets)} - {0}):
+        places = targets[begin:end].astype(np.int64)
+        own = values[step - end + 1 : step - begin + 1][::-1]
+        moved = values[places]
+        values[places] = own
+        own[:] = moved
+        begin = end
+
+
+class _Draws:
+    """The places that ``Generator.shuffle`` draws: for each step the first word that is not above it.
+
+    numpy's ``random_interval`` masks 32-bit words to the step's bits and draws again where the result is too
+    large; PCG64 gives the lower half of each 64 bits first.
+    """
+
+    def __init__(self, seed: int, step: int, rest: int) -> None:
+        self._seed = seed
+        self._step = step
+        self._rest = rest
+        self._words = 0
+
+    def targets(self) -> Iterator[Arrays]:
+        """Yield targets from the first step down to ``rest``, exclusive: uint32, in pieces."""
+        bits = np.random.PCG64(self._seed)
+        words = np.empty(0, np.uint32)
+        while self._step > self._rest:
+            if not len(words):
+                words = bits.random_raw(_WORDS // 2).astype("<u8").view(np.uint32)
+            floor = max(1 << (self._step.bit_length() - 1), self._rest + 1)
+            targets, used = _accepted(words, self._step, self._step - floor + 1)
+            self._step -= len(targets)
+            self._words += used
+            words = words[used:]
+            yield (targets,)
+
+    def rest(self) -> np.random.Generator:
+        """Return numpy's generator as it is after these draws."""
+        bits = np.random.PCG64(self._seed)
+        bits.advance(self._words // 2)
+        if self._words % 2:
+            upper = int(bits.random_raw()) >> 32
+            bits.state = {**bits.state, "has_uint32": 1, "uinteger": upper}
+        return np.random.Generator(bits)
+
+
+def _accepted(words: NDArray[np.uint32], step: int, limit: int) -> tuple[NDArray[np.uint32], int]:
+    """Masked words that are accepted for steps ``step``, ``step − 1``, …, and how many words that used.
+
+    Args:
+        words: uint32.
+        step: The first step; all steps have the same mask.
+        limit: Steps at most.
+    """
+    masked = words & np.uint32((1 << step.bit_length()) - 1)
+    places = np.flatnonzero(masked <= step)
+    targets = masked[places]
+    # Each word accepted lowers the bound by one: only words just below the first bound need a closer look.
+    rejected: list[int] = []
+    near = np.flatnonzero(targets > max(step - len(targets), 0))
+    for place, target in zip(near.tolist(), targets[near].tolist(), strict=True):
+        if target > step - (place - len(rejected)):
+            rejected.append(place)
+    targets = np.delete(targets, rejected)
+    if len(targets) < limit:
+        return targets, len(words)
+    return targets[:limit], int(np.delete(places, rejected)[limit - 1]) + 1
