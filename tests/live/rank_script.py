@@ -1,7 +1,7 @@
 """Runs under the ``composer`` launcher: trains in several ways and writes down what each rank saw.
 
-Usage: ``composer -n RANKS rank_script.py FOLDER SCENARIO…``. The folder holds ``mds``, written before. Each rank writes
-``FOLDER/rank<i>.json``: by scenario, what ``_report`` returns.
+Usage: ``composer -n RANKS rank_script.py FOLDER SCENARIO…``. The folder holds ``mds``, written before. Each
+rank writes ``FOLDER/rank<i>.json``: by scenario, what :func:`train` returns.
 """
 
 from __future__ import annotations
