@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The demo, from nothing to its chart: a run fed language by language that mixmon stops, the same run to its
-# end, and a well-shuffled one. About ten minutes on two cores, of which the most goes into training.
+# end, and a well-shuffled one. Takes about six minutes of CPU time after installing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/env.sh

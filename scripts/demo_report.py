@@ -86,9 +86,10 @@ class Run:
     def explained(self) -> float:
         """R² of the label's share on the loss, interval by interval, after a trend is taken out of both.
 
-        The trend is a cubic in log(batch): a loss curve without its bumps.
+        The trend is a cubic in log(batch): a loss curve without its bumps. It takes 16 intervals for each of
+        its terms, or it follows the bumps too, and the answer is NaN.
         """
-        if len(self.seen) < 4 * TREND_TERMS:
+        if len(self.seen) < 16 * TREND_TERMS:
             return float("nan")
         trend = np.vander(np.log(self.seen + 1), TREND_TERMS)
         share, loss = (
