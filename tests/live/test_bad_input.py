@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from composer.core import Evaluator
 from streaming import StreamingDataLoader
 from torch.utils.data import DataLoader
 
@@ -25,7 +26,7 @@ def loader(tmp_path: Path) -> StreamingDataLoader:
 def refused(data: Any, monitor: MixMon, caplog: pytest.LogCaptureFixture) -> str:
     """The message of the error before the first batch; nothing else is said, and nothing left behind."""
     witness = Witness()
-    run = trainer(data, witness, monitor)
+    run = trainer(data, witness, monitor, duration="2ba", device_train_microbatch_size=BATCH)
     with pytest.raises(MixmonError) as caught:
         run.fit()
     run.close()
@@ -98,8 +99,8 @@ def test_training_data_that_is_no_dataloader(caplog: pytest.LogCaptureFixture) -
 def test_persistent_workers_that_already_run() -> None:
     """They hold the dataset as it was before us."""
     data: Any = DataLoader(Listed(8), batch_size=BATCH, num_workers=1, persistent_workers=True)
-    next(iter(data))
-    run = trainer(data, MixMon())
+    run = trainer(data, MixMon(), eval_dataloader=Evaluator(label="eval", dataloader=data, metric_names=[]))
+    run.eval()
     with pytest.raises(MixmonError, match=re.escape("do not iterate over it before Trainer.fit")):
         run.fit()
     run.close()
@@ -108,7 +109,7 @@ def test_persistent_workers_that_already_run() -> None:
 def off_but_trained(data: Any, caplog: pytest.LogCaptureFixture) -> list[list[int]]:
     """Trains; there is one warning, and the books are closed."""
     witness, monitor = Witness(), MixMon(log_interval="1ba")
-    run = fit(data, witness, monitor)
+    run = fit(data, witness, monitor, device_train_microbatch_size=BATCH)
     assert int(run.state.timestamp.batch) == len(witness.batches)
     warned = [r.message for r in caplog.records if r.name == "composer_mixmon"]
     assert len(warned) == 1
@@ -140,6 +141,7 @@ def test_streaming_samples_one_by_one(tmp_path: Path) -> None:
     dataset = streaming_dataset(write_mds(tmp_path, 5), 1)
     collate = lambda sample: as_dict([sample])  # noqa: E731
     monitor, witness = MixMon(log_interval="1ba", window="9ba", labels={"position": 5}), Witness()
-    fit(DataLoader(dataset, batch_size=None, collate_fn=collate), witness, monitor)
+    data = DataLoader(dataset, batch_size=None, collate_fn=collate)
+    fit(data, witness, monitor, device_train_microbatch_size=1)
     assert witness.batches == [[0], [1], [2], [3], [4]]
     assert monitor.state_dict()["mixture"]["run"] == [1, 1, 1, 1, 1]

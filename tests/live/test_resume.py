@@ -15,7 +15,7 @@ from streaming import StreamingDataLoader
 
 from composer_mixmon import MixMon
 from tests.live.data import as_dict, two_streams
-from tests.live.helpers import Witness, fit, metrics, rows, trainer
+from tests.live.helpers import Witness, fit, ids_to_rows, metrics, rows, trainer
 
 BATCH, BATCHES = 6, 22  # two epochs of 11
 RULE = {"rules": [{"deviation": 0.3, "for": "3ba", "grace": "2ba"}]}
@@ -52,8 +52,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MixMo
     return folder, mixmon, metrics(run), witness
 
 
-@pytest.mark.parametrize("at", [1, 3, 4, 7, 8, 10, 11, 12, 19, 21])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("at", "workers"), [(1, 0), (3, 0), (4, 0), (10, 0), (11, 0), (12, 0), (21, 0), (7, 2), (16, 2)]
+)
 def test_resumed_equals_uninterrupted(
     tmp_path: Path, uninterrupted: tuple[Path, MixMon, Any, Witness], at: int, workers: int
 ) -> None:
@@ -68,7 +69,8 @@ def test_resumed_equals_uninterrupted(
     before, after = metrics(first), metrics(second)
     for key, seen in logged.items():
         left_over = [] if at % 4 == 0 else before[key][-1:]  # logged because training ended
-        assert before[key] + after[key] == sorted(seen + left_over)
+        assert before[key] == [entry for entry in seen if entry[0] < at] + left_over
+        assert after[key] == [entry for entry in seen if entry[0] >= at]
 
 
 def test_every_checkpoint_holds_what_has_been_trained_on(
@@ -142,12 +144,13 @@ def test_unreadable_books_do_not_stop_a_run(tmp_path: Path, books: dict[str, Any
 
 def test_fit_twice_and_close_twice(tmp_path: Path) -> None:
     """The second fit goes on with the first one's books; closing again is silent."""
-    once, twice, witness = monitor(window="100ba"), monitor(window="100ba"), Witness()
-    fit(loader(tmp_path), witness, once, duration="9ba")
-    run = trainer(loader(tmp_path), twice, duration="6ba")
+    mixmon, witness = monitor(window="100ba"), Witness()
+    run = trainer(loader(tmp_path), witness, mixmon, duration="6ba")
     run.fit()
+    assert len(rows(mixmon)) == 6
     run.fit(duration="3ba")
     run.close()
     run.close()
-    np.testing.assert_array_equal(rows(twice), rows(once))
-    assert rows(once).sum() == witness.samples[-1]
+    streams = [[int(i >= 40) for i in ids] for ids in witness.batches]
+    np.testing.assert_array_equal(rows(mixmon), ids_to_rows(streams, 2))
+    assert len(streams) == 9
