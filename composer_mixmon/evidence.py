@@ -41,7 +41,7 @@ import numpy.typing as npt
 from composer_mixmon.e_value import Null, log_e_value, log_mean
 from composer_mixmon.errors import ConfigError
 
-__all__ = ["Evidence", "EvidenceFold", "EvidenceSettings", "draw_unit", "log_e_value"]
+__all__ = ["Evidence", "EvidenceFold", "EvidenceSettings", "batching_effects", "log_e_value"]
 
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -61,8 +61,8 @@ class EvidenceSettings:
             proportion, repeat and choose: a share it cannot meet will be found.
         tolerance: Largest bias of a label's share that is not worth an alarm, in [0, 1).
         false_alarm_every: Batches to a false alarm, at least, on average.
-        unit: Samples that come together, see :func:`draw_unit`.
-        rounding: By how much whole samples or batches may shift a share; added to the tolerance.
+        unit: Samples that come together, see :func:`batching_effects`.
+        rounding: By how much whole samples may shift a share; added to the tolerance.
         scales: Batches in a block of each scale, ascending.
 
     Raises:
@@ -104,15 +104,26 @@ class EvidenceSettings:
         return math.log10(self.false_alarm_every + sum(self.scales) / len(self.scales) - 1)
 
 
-def draw_unit(batching_method: str, device_batch: int, global_batch: int) -> int:
-    """How many samples of one stream a dataset's batching method puts together in one draw.
+def batching_effects(batching_method: str, device_batch: int, global_batch: int) -> tuple[int, float]:
+    """What a StreamingDataset's batching method does to a healthy mixture, for :class:`EvidenceSettings`.
+
+    ``per_stream`` and ``device_per_stream`` fill whole batches, or whole batches of a rank, from one stream;
+    ``stratified`` rounds each stream's part of a batch to whole samples, the same way in every batch.
 
     Args:
-        batching_method: StreamingDataset's, such as ``random``.
+        batching_method: ``random``, ``stratified``, ``per_stream`` or ``device_per_stream``.
         device_batch: Samples of a batch on one rank.
         global_batch: Samples of a batch over all ranks.
+
+    Returns:
+        The unit in samples, and the rounding as a share.
     """
-    return {"per_stream": global_batch, "device_per_stream": device_batch}.get(batching_method, 1)
+    effects = {
+        "stratified": (1, 1 / global_batch),
+        "per_stream": (global_batch, 0.0),
+        "device_per_stream": (device_batch, 0.0),
+    }
+    return effects.get(batching_method, (1, 0.0))
 
 
 @dataclass(frozen=True, eq=False)

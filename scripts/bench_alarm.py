@@ -36,7 +36,7 @@ from streaming import StreamingDataset
 from streaming.base.batching import generate_work
 from streaming.base.world import World
 
-from composer_mixmon.evidence import Evidence, EvidenceSettings, draw_unit
+from composer_mixmon.evidence import Evidence, EvidenceSettings, batching_effects
 from composer_mixmon.statistics import chi_square_per_degree, deviation
 
 Counts = npt.NDArray[np.int64]
@@ -121,8 +121,7 @@ def judged(method: str, rows: Counts) -> tuple[Counts, EvidenceSettings]:
     target = np.repeat(STREAM_SHARES, 2) / 2
     if method == "random":
         rows, target = rows[:, :2] + rows[:, 2:], np.array([0.5, 0.5])
-    rounding = 1 / BATCH if method == "stratified" else 0.0
-    unit = draw_unit(method, DEVICE_BATCH, BATCH)
+    unit, rounding = batching_effects(method, DEVICE_BATCH, BATCH)
     return rows, EvidenceSettings(target, TOLERANCE, FALSE_ALARM_EVERY, unit=unit, rounding=rounding)
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from composer_mixmon.e_value import Null
 from composer_mixmon.errors import ConfigError
-from composer_mixmon.evidence import Evidence, EvidenceSettings, draw_unit, log_e_value
+from composer_mixmon.evidence import Evidence, EvidenceSettings, batching_effects, log_e_value
 
 HUGE = 2**53
 EVEN = np.array([0.5, 0.5])
@@ -452,7 +452,7 @@ def test_batches_of_one_stream_never_alarm(method, unit):
     target = np.array([0.5, 0.3, 0.2])
     draws = rng.permuted(np.repeat([0, 1, 2], (target * 2000 * 256 // unit).astype(int)))
     rows = np.eye(3, dtype=int)[draws].reshape(2000, -1, 3).sum(1) * unit
-    assert draw_unit(method, 32, 256) == unit
+    assert batching_effects(method, 32, 256) == (unit, 0.0)
     fair = Evidence(EvidenceSettings(target, 0, unit=unit))
     assert fair.update(rows).max() < fair.settings.threshold
     naive = Evidence(EvidenceSettings(target, 0))
@@ -460,8 +460,9 @@ def test_batches_of_one_stream_never_alarm(method, unit):
 
 
 def test_other_batching_methods_draw_single_samples():
-    """Random and stratified batches are no units."""
-    assert draw_unit("random", 32, 256) == draw_unit("stratified", 32, 256) == 1
+    """Random and stratified batches are no units; stratified ones round to a sample."""
+    assert batching_effects("random", 32, 256) == (1, 0.0)
+    assert batching_effects("stratified", 32, 256) == (1, 1 / 256)
 
 
 def load_bench():
