@@ -5,8 +5,9 @@ Rules look at every batch, in order, whether they are told of one batch at a tim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,19 @@ from composer_mixmon.config import Rule
 from composer_mixmon.mixture import Fold
 from composer_mixmon.statistics import deviation
 
-__all__ = ["Alarm", "Alarms", "Look"]
+__all__ = ["Alarm", "Alarms", "Look", "evidence_rule"]
 
 _LABELS_SHOWN = 3
+_QUIET = 3.0  # an alarm of the evidence is over when only a thousandth of it is left
+
+
+def evidence_rule(threshold: float) -> Rule:
+    """The rule that the evidence itself gives.
+
+    Args:
+        threshold: log10 of the evidence from which there is an alarm.
+    """
+    return Rule("evidence", "", -math.inf, threshold, 1, 0, quiet=threshold - _QUIET)
 
 
 @dataclass(frozen=True)
@@ -30,26 +41,41 @@ class Alarm:
         batch: Number of the batch at which it fired, counted from 0 over the whole run.
         first: Number of the first batch of the window that it looked at.
         value: The rule's figure there.
+        evidence: log10 of the evidence there, or ``None`` where none is taken.
         shares: Each label's share of that window.
         target: Each label's target.
+        shards: Of that window's samples on this rank, how many came from the shards that gave the most.
     """
 
     rule: str
     batch: int
     first: int
     value: float
+    evidence: float | None
     shares: dict[str, float]
     target: dict[str, float]
+    shards: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def deviations(self) -> dict[str, float]:
+        """Share less target of each label, the furthest off first."""
+        off = {label: share - self.target[label] for label, share in self.shares.items()}
+        return dict(sorted(off.items(), key=lambda item: -abs(item[1])))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as plain types, as it is posted to a webhook."""
+        return {**asdict(self), "deviations": self.deviations, "text": str(self)}
 
     def __str__(self) -> str:
-        off = {label: share - self.target[label] for label, share in self.shares.items()}
-        worst = sorted(off, key=lambda label: -abs(off[label]))[:_LABELS_SHOWN]
+        off = self.deviations
+        worst = list(off)[:_LABELS_SHOWN]
         named = ", ".join(
             f"{label} {self.shares[label]:.1%} (target {self.target[label]:.1%}, {off[label]:+.1%})"
             for label in worst
         )
         more = f" and {len(off) - len(worst)} more labels" if len(off) > len(worst) else ""
-        return f"{self.rule}: {self.value:.4g} in batches {self.first} to {self.batch}: {named}{more}"
+        shards = f"; most from {', '.join(list(self.shards)[:_LABELS_SHOWN])}" if self.shards else ""
+        return f"{self.rule}: {self.value:.4g} in batches {self.first} to {self.batch}: {named}{more}{shards}"
 
 
 @dataclass(frozen=True)
@@ -95,25 +121,28 @@ class Alarms:
         self._active = (False,) * len(self._rules)
         self.fired = 0
 
-    def look(self, first_batch: int, fold: Fold) -> Look:
+    def look(self, first_batch: int, fold: Fold, evidence: npt.NDArray[np.float64] | None = None) -> Look:
         """Look at the batches of ``fold``, without recording them.
 
         Args:
             first_batch: Number of its first batch, counted from 0 over the whole run.
             fold: The batches.
+            evidence: log10 of the evidence after each of them, float64 (batches,), where it is taken.
         """
         alarms: list[Alarm] = []
         memory: list[tuple[int, bool]] = []
         for rule, streak, active in zip(self._rules, self._streaks, self._active, strict=True):
-            values = self._figure(rule, fold)
             grace = self._window if rule.grace is None else rule.grace
-            for row, value in enumerate(values.tolist()):
-                holds = fold.before + row >= grace and not rule.below <= value <= rule.above
+            for row, value in enumerate(self._figure(rule, fold, evidence).tolist()):
+                outside = not rule.below <= value <= rule.above
+                over = active and rule.quiet is not None
+                holds = fold.before + row >= grace and (value > rule.quiet if over else outside)
                 streak = streak + 1 if holds != active else 0
                 if streak >= rule.patience:
                     active, streak = holds, 0
                     if holds:
-                        alarms.append(self._alarm(rule, first_batch + row, fold.window[row], value))
+                        seen = None if evidence is None else float(evidence[row])
+                        alarms.append(self._alarm(rule, first_batch + row, fold.window[row], value, seen))
             memory.append((streak, active))
         alarms.sort(key=lambda alarm: alarm.batch)
         return Look(tuple(alarms), tuple(m[0] for m in memory), tuple(m[1] for m in memory))
@@ -123,20 +152,30 @@ class Alarms:
         self._streaks, self._active = look.streaks, look.active
         self.fired += len(look.alarms)
 
-    def _figure(self, rule: Rule, fold: Fold) -> npt.NDArray[np.float64]:
+    def _figure(
+        self, rule: Rule, fold: Fold, evidence: npt.NDArray[np.float64] | None
+    ) -> npt.NDArray[np.float64]:
         """The rule's figure at each batch, float64 (batches,)."""
+        if rule.figure == "evidence" and evidence is not None:
+            return evidence
         if rule.figure == "deviation":
             return deviation(fold.window, self._target)
         if rule.figure == "dispersion":
             return fold.dispersion
         return fold.window[:, self._names.index(rule.label)] / np.maximum(1, fold.window.sum(axis=1))
 
-    def _alarm(self, rule: Rule, batch: int, counts: npt.NDArray[np.int64], value: float) -> Alarm:
+    def _alarm(
+        self, rule: Rule, batch: int, counts: npt.NDArray[np.int64], value: float, evidence: float | None
+    ) -> Alarm:
         shares = (counts / max(1, int(counts.sum()))).tolist()
-        first = max(0, batch - self._window + 1)
-        target = dict(zip(self._names, self._target.tolist(), strict=True))
         return Alarm(
-            str(rule), batch, first, float(value), dict(zip(self._names, shares, strict=True)), target
+            str(rule),
+            batch,
+            max(0, batch - self._window + 1),
+            float(value),
+            evidence,
+            dict(zip(self._names, shares, strict=True)),
+            dict(zip(self._names, self._target.tolist(), strict=True)),
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,14 @@ from composer.core import Callback, State
 from composer.loggers import Logger
 from composer.utils import dist
 
-from composer_mixmon.actions import act
+from composer_mixmon.actions import Actions
+from composer_mixmon.alarms import Alarm
+from composer_mixmon.assembly import assemble, current_phase, run_config
 from composer_mixmon.config import MonitorConfig
-from composer_mixmon.dataset import own_shares, run_settings, shard_table
 from composer_mixmon.errors import DatasetError, MixmonError, MixtureAlarm
 from composer_mixmon.monitor import Monitor
 from composer_mixmon.ranks import RankFailedError, Ranks, agree
-from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
+from composer_mixmon.recent_shards import RecentShards
 from composer_mixmon.tap import Tap, check_loader
 from composer_mixmon.wandb_version import explain_new_wandb
 
@@ -37,6 +38,7 @@ class _Watch:
     tap: Tap
     monitor: Monitor
     ranks: Ranks
+    shards: RecentShards
     contributes: bool  # False: another rank gets the same samples and counts them
 
 
@@ -93,6 +95,7 @@ class MixMon(Callback):
         alarm: Any = None,
     ) -> None:
         self._config = MonitorConfig.read(labels, target, window, log_interval, alarm)
+        self._actions = Actions(self._config.alarm.actions)
         self._saved: dict[str, Any] = {}
         self._watch: _Watch | None = None
         self._off = False
@@ -118,10 +121,14 @@ class MixMon(Callback):
         watch = self._watch
         if watch is None:
             return
-        with self._guard(watch):
-            if not watch.ranks.failed:
-                _take(watch)
         batch = int(state.timestamp.batch)
+        with self._guard(watch):
+            phase = current_phase(self._config.target, state)
+            if phase != watch.monitor.phase:
+                self._finish(watch, state, logger)
+                watch.monitor.enter(phase)
+            if not watch.ranks.failed:
+                _take(watch, batch)
         if self._watch is watch and (batch + 1) % self._config.interval == 0:
             with self._guard(watch):
                 self._log(logger, watch.monitor.draft(batch, watch.ranks.add_up))
@@ -132,7 +139,7 @@ class MixMon(Callback):
         if watch is None:
             return
         with self._guard(watch):
-            act(self._config.alarm.actions, watch.monitor.done(), state, logger)
+            self._act(watch, watch.monitor.done(), state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Log what the last interval has left over."""
@@ -140,13 +147,12 @@ class MixMon(Callback):
         if watch is None:
             return
         with self._guard(watch):
-            figures, alarms = watch.monitor.finish(int(state.timestamp.batch) - 1, watch.ranks.add_up)
-            self._log(logger, figures)
-            act(self._config.alarm.actions, alarms, state, logger)
+            self._finish(watch, state, logger)
 
     def close(self, state: State, logger: Logger) -> None:
         """Let go of the DataLoader."""
         del state, logger
+        self._actions.close()
         if self._watch is not None:
             self._watch.tap.detach()
 
@@ -194,36 +200,33 @@ class MixMon(Callback):
     def _attach(self, state: State, logger: Logger) -> _Watch:
         loader: Any = state.dataloader
         check_loader(loader)
-        dataset = loader.dataset
-        label_map = resolve_labels(self._config.labels, shard_table(dataset))
-        target = resolve_target(self._config.target, label_map.names, own_shares(dataset, label_map))
-        check_rules(self._config.alarm.rules, label_map.names)
-        monitor = Monitor(
-            label_map.names, target, self._config.window, self._config.interval, self._config.alarm.rules
-        )
+        self._actions.check(state)
+        parts = assemble(self._config, loader)
+        if parts.finding and dist.get_global_rank() == 0:
+            log.warning("mixmon: %s", parts.finding)
         if self._saved:
             try:
-                monitor.load_state_dict(self._saved)
+                parts.monitor.load_state_dict(self._saved)
             except (ValueError, KeyError, TypeError) as error:
                 log.warning("mixmon counts afresh, for it cannot go on from the saved counts: %s", error)
-        replication = getattr(dataset, "replication", None) or 1
-        self._tell(lambda: logger.log_hyperparameters({"mixmon": self._settings(loader, monitor)}))
+        self._tell(lambda: logger.log_hyperparameters({"mixmon": run_config(self._config, parts, loader)}))
+        replication = getattr(loader.dataset, "replication", None) or 1
         return _Watch(
-            Tap(loader, label_map), monitor, Ranks(state), dist.get_global_rank() % replication == 0
+            Tap(loader, parts.label_map),
+            parts.monitor,
+            Ranks(state),
+            RecentShards(parts.shards, self._config.window + self._config.interval),
+            dist.get_global_rank() % replication == 0,
         )
 
-    def _settings(self, loader: Any, monitor: Monitor) -> dict[str, Any]:
-        """What goes to the run's config: our settings, and all that the order of samples depends on."""
-        return run_settings(loader) | {
-            "labels": list(monitor.names),
-            "target": monitor.target.tolist(),
-            "window": self._config.window,
-            "log_interval": self._config.interval,
-            "alarm": {
-                "rules": list(map(str, self._config.alarm.rules)),
-                "action": list(self._config.alarm.actions),
-            },
-        }
+    def _finish(self, watch: _Watch, state: State, logger: Logger) -> None:
+        """Close the interval early: the run, or a phase of it, is over."""
+        figures, alarms = watch.monitor.finish(int(state.timestamp.batch) - 1, watch.ranks.add_up)
+        self._log(logger, figures)
+        self._act(watch, alarms, state, logger)
+
+    def _act(self, watch: _Watch, alarms: Sequence[Alarm], state: State, logger: Logger) -> None:
+        self._actions.take([watch.shards.involve(alarm) for alarm in alarms], state, logger)
 
     def _log(self, logger: Logger, figures: dict[str, float]) -> None:
         if figures:
@@ -268,14 +271,15 @@ class MixMon(Callback):
                 watch.tap.detach()
 
 
-def _take(watch: _Watch) -> None:
+def _take(watch: _Watch, batch: int) -> None:
     """Hold the counts of the batch that was fetched last."""
     tagged = watch.tap.take()
-    if tagged is None or tagged.labels is None:
+    if tagged is None or tagged.ids is None or tagged.labels is None:
         raise DatasetError(
             "the ids of a batch are missing: its samples did not come one by one from the dataset"
         )
     counts = np.bincount(tagged.labels, minlength=len(watch.monitor.names))
+    watch.shards.put(batch, tagged.ids)
     watch.monitor.put(counts if watch.contributes else np.zeros_like(counts))
 
 

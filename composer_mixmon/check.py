@@ -25,12 +25,12 @@ _DEFAULT_SEED = 9176  # StreamingDataset's shuffle_seed: it decides who gets the
 
 @dataclass(frozen=True)
 class CheckedLabel:
-    """One label of a dataset: its samples, its own share of an epoch, and its target."""
+    """One label of a dataset: its samples, its own share of an epoch, and its target in each phase."""
 
     label: str
     samples: int
     own: float
-    target: float
+    targets: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,21 @@ class Checked:
 
     Attributes:
         labels: The labels.
+        phases: When each phase of the target begins.
         streams: Streams of the dataset.
         shards: Shards of the dataset.
         samples: Samples of the dataset.
         epoch_size: Samples of an epoch after proportion, repeat, choose and epoch_size.
-        deviation: Total variation distance of the dataset's own shares from the target.
+        deviations: Total variation distance of the dataset's own shares from each phase's target.
     """
 
     labels: tuple[CheckedLabel, ...]
+    phases: tuple[str, ...]
     streams: int
     shards: int
     samples: int
     epoch_size: int
-    deviation: float
+    deviations: tuple[float, ...]
 
 
 def check_yaml(path: str) -> Checked:
@@ -84,14 +86,15 @@ def check_yaml(path: str) -> Checked:
     label_map = resolve_labels(config.labels, shards)
     within = label_map.counts_within(np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
     own = label_shares(choose, within)
-    target = resolve_target(config.target, label_map.names, own)
+    targets = np.array([resolve_target(phase.shares, label_map.names, own) for phase in config.target])
     check_rules(config.alarm.rules, label_map.names)
-    rows = zip(label_map.names, within.sum(axis=0).tolist(), own.tolist(), target.tolist(), strict=True)
+    rows = zip(label_map.names, within.sum(axis=0).tolist(), own.tolist(), targets.T.tolist(), strict=True)
     return Checked(
-        tuple(CheckedLabel(*row) for row in rows),
+        tuple(CheckedLabel(name, samples, share, tuple(target)) for name, samples, share, target in rows),
+        tuple(phase.start for phase in config.target),
         len(indices),
         len(shards),
         shards.total,
         int(choose.sum()),
-        float(deviation(own, target)),
+        tuple(deviation(own, targets).tolist()),
     )

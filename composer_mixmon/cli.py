@@ -54,18 +54,20 @@ def check(train_yaml: str) -> None:
 
 def _print(checked: Checked, console: Console) -> None:
     table = Table("label", box=None, pad_edge=False)
-    for heading in ("samples", "own share", "target"):
+    targets = ["target"] if len(checked.phases) == 1 else [f"target from {start}" for start in checked.phases]
+    for heading in ("samples", "own share", *targets):
         table.add_column(heading, justify="right")
     for row in checked.labels:
         # Text, not markup: a label may look like a tag.
-        table.add_row(Text(row.label), f"{row.samples:,}", f"{row.own:.4%}", f"{row.target:.4%}")
+        table.add_row(
+            Text(row.label), f"{row.samples:,}", f"{row.own:.4%}", *(f"{t:.4%}" for t in row.targets)
+        )
     console.print(table)
     console.print(
         f"\n{checked.streams:,} streams, {checked.shards:,} shards, {checked.samples:,} samples; "
         f"{checked.epoch_size:,} samples an epoch",
         highlight=False,
     )
-    if checked.deviation > 0:
-        console.print(
-            f"deviation of the dataset's own shares from the target: {checked.deviation:.4f}", highlight=False
-        )
+    for heading, distance in zip(targets, checked.deviations, strict=True):
+        if distance > 0:
+            console.print(f"own shares deviate from the {heading} by {distance:.4f}", highlight=False)

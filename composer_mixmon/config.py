@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
@@ -12,9 +12,12 @@ from composer_mixmon.errors import ConfigError
 
 __all__ = [
     "ACTIONS",
+    "Action",
     "AlarmConfig",
     "MonitorConfig",
+    "Phase",
     "Rule",
+    "Webhook",
     "batches",
     "parse_alarm",
     "parse_labels",
@@ -22,9 +25,11 @@ __all__ = [
     "plain",
 ]
 
-ACTIONS = ("log", "wandb", "stop", "raise")
+ACTIONS = ("log", "wandb", "checkpoint", "stop", "raise")
 LABEL_KINDS = ("stream", "shards", "position", "file")
 RULE_FIGURES = ("deviation", "ratio", "dispersion")
+_ZERO = re.compile(r"0+(?:\.0+)?[a-z]+")
+_TIME = re.compile(r"\d+(?:\.\d+)?(?:ep|iter|ba|sp|tok|dur)")
 _BATCHES = re.compile(r"\s*(\d[\d_]*)\s*ba\s*")
 
 
@@ -33,12 +38,13 @@ class Rule:
     """One threshold.
 
     Attributes:
-        figure: ``deviation``, ``dispersion`` or ``ratio``, of the window.
+        figure: ``deviation``, ``dispersion`` or ``ratio`` of the window, or ``evidence``.
         label: The label whose ratio is watched (``ratio`` only).
         below: The alarm's condition holds under this figure, or −inf.
         above: The alarm's condition holds over this figure, or inf.
         patience: Consecutive batches for which it must hold (``for:`` in YAML).
         grace: Batches at the start of the run in which it is not looked at; ``None``: a window's.
+        quiet: The figure at or under which an alarm is over; ``None``: where the condition does not hold.
     """
 
     figure: str
@@ -47,8 +53,11 @@ class Rule:
     above: float
     patience: int
     grace: int | None
+    quiet: float | None = None
 
     def __str__(self) -> str:
+        if self.figure == "evidence":
+            return f"evidence above {self.above:.4g}"
         subject = f"ratio of {self.label}" if self.figure == "ratio" else self.figure
         bounds = [f"below {self.below:g}"] * (self.below > -math.inf)
         bounds += [f"above {self.above:g}"] * (self.above < math.inf)
@@ -56,11 +65,44 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class AlarmConfig:
-    """The rules, and what to do when one fires."""
+class Webhook:
+    """The action of posting an alarm, as JSON, to a URL."""
 
+    url: str
+
+
+Action = str | Webhook | Callable[[Any], object]
+"""One of :data:`ACTIONS`, a webhook, or a function that is called with the alarm."""
+
+
+@dataclass(frozen=True)
+class AlarmConfig:
+    """When there is an alarm, and what to do then.
+
+    Attributes:
+        tolerance: Smallest bias of a label's share worth an alarm; ``None``: no evidence is taken.
+        false_alarm_every: Batches to a false alarm of the evidence, at least, on average.
+        rules: Plain thresholds.
+        actions: What to do.
+    """
+
+    tolerance: float | None
+    false_alarm_every: int
     rules: tuple[Rule, ...]
-    actions: tuple[str, ...]
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a run and the shares that it is meant to see.
+
+    Attributes:
+        start: When it begins, a Composer time such as ``0ba`` or ``0.5dur``.
+        shares: Each label's share; ``None`` for the dataset's own.
+    """
+
+    start: str
+    shares: dict[str, float] | None
 
 
 @dataclass(frozen=True)
@@ -76,7 +118,7 @@ class MonitorConfig:
     """
 
     labels: tuple[str, Any]
-    target: dict[str, float] | None
+    target: tuple[Phase, ...]
     window: int
     interval: int
     alarm: AlarmConfig
@@ -201,40 +243,79 @@ def _path(argument: Any) -> str:
     return argument
 
 
-def parse_target(value: Any) -> dict[str, float] | None:
-    """Read ``target``: ``None`` for ``auto``, else each label's share.
+def parse_target(value: Any) -> tuple[Phase, ...]:
+    """Read ``target``: ``auto``, each label's share, or a list of phases with a target each.
 
     Raises:
-        ConfigError: A share that is no number in [0, 1], or shares that do not sum to 1 within 1e-9.
+        ConfigError: A share that is no number in [0, 1], shares that do not sum to 1 within 1e-9, or phases
+            that do not begin at 0 or have no Composer time.
     """
-    field, spec = "target", plain(value)
+    spec = plain(value)
+    if not _is_list(spec):
+        return (Phase("0ba", _shares("target", spec)),)
+    if not spec:
+        raise ConfigError("target", value, "give at least one phase, such as {from: 0ba, target: auto}")
+    phases: list[Phase] = []
+    for i, phase in enumerate(spec):
+        field = f"target[{i}]"
+        keys = _keys(field, phase, {"from": None, "target": None})
+        start = keys["from"]
+        if not isinstance(start, str) or not _TIME.fullmatch(start):
+            raise ConfigError(
+                f"{field}.from", start, 'give a Composer time, such as "1000ba", "2ep" or "0.5dur"'
+            )
+        phases.append(Phase(start, _shares(f"{field}.target", keys["target"])))
+    if not _ZERO.fullmatch(phases[0].start):
+        raise ConfigError("target[0].from", phases[0].start, "the first phase must begin at 0ba")
+    return tuple(phases)
+
+
+def _shares(field: str, spec: Any) -> dict[str, float] | None:
     if spec is None or spec == "auto":
         return None
     if not _is_dict(spec) or not spec:
-        raise ConfigError(field, value, 'write "auto" or each label\'s share, such as {ja: 0.5, en: 0.5}')
+        raise ConfigError(field, spec, 'write "auto" or each label\'s share, such as {ja: 0.5, en: 0.5}')
     shares = {str(label): _number(f"{field}.{label}", share, 0.0, 1.0) for label, share in spec.items()}
     total = math.fsum(shares.values())
     if abs(total - 1) > 1e-9:
-        raise ConfigError(field, value, f"the shares sum to {total:.12g}: make them sum to 1")
+        raise ConfigError(field, spec, f"the shares sum to {total:.12g}: make them sum to 1")
     return shares
 
 
 def parse_alarm(value: Any) -> AlarmConfig:
-    """Read ``alarm``: its rules and actions; without rules nothing is ever done.
+    """Read ``alarm``: tolerance, rules and actions.
 
     Raises:
         ConfigError: An unknown key, figure or action, or a threshold out of its range.
     """
-    spec = _keys("alarm", {} if value is None else plain(value), {"rules": [], "action": ["log"]})
-    rules, actions = spec["rules"], spec["action"]
+    defaults = {"tolerance": 0.05, "false_alarm_every": 1_000_000, "rules": [], "action": ["log"]}
+    spec = _keys("alarm", {} if value is None else plain(value), defaults)
+    tolerance, rules, actions = spec["tolerance"], spec["rules"], spec["action"]
+    listed: list[Any] = actions if _is_list(actions) else [actions]
+    if tolerance is not None:
+        tolerance = _number("alarm.tolerance", tolerance, 0.0, 1.0)
+        if tolerance == 1:
+            raise ConfigError("alarm.tolerance", 1, "give a share below 1, such as 0.05")
     if not _is_list(rules):
         raise ConfigError("alarm.rules", rules, "give a list, such as [{deviation: 0.2, for: 20ba}]")
-    listed: list[Any] = actions if _is_list(actions) else [actions]
-    for action in listed:
-        if action not in ACTIONS:
-            raise ConfigError("alarm.action", action, f"is unknown: choose of {', '.join(ACTIONS)}")
-    parsed = [_rule(f"alarm.rules[{i}]", rule) for i, rule in enumerate(rules)]
-    return AlarmConfig(tuple(parsed), tuple(listed))
+    return AlarmConfig(
+        tolerance,
+        batches("alarm.false_alarm_every", spec["false_alarm_every"]),
+        tuple(_rule(f"alarm.rules[{i}]", rule) for i, rule in enumerate(rules)),
+        tuple(map(_action, listed)),
+    )
+
+
+def _action(value: Any) -> Any:
+    if callable(value) or value in ACTIONS:
+        return value
+    if _is_dict(value) and list(value) == ["webhook"]:
+        url = value["webhook"]
+        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+            raise ConfigError("alarm.action.webhook", url, "give a URL that begins with https:// or http://")
+        return Webhook(url)
+    mend = f"is unknown: choose of {', '.join(ACTIONS)}, {{webhook: URL}} or, in Python, a function"
+    raise ConfigError("alarm.action", value, mend)
 
 
 def _rule(field: str, value: Any) -> Rule:

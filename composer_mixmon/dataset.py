@@ -15,11 +15,12 @@ from streaming import StreamingDataset
 from streaming.base.format import get_index_basename
 from streaming.base.world import World
 
+from composer_mixmon.evidence import batching_effects
 from composer_mixmon.labels import LabelMap
 from composer_mixmon.replay.sampling import label_shares
 from composer_mixmon.shards import ShardTable, stream_names
 
-__all__ = ["own_shares", "run_settings", "shard_table"]
+__all__ = ["draw_settings", "own_shares", "run_settings", "shard_table"]
 
 _PACKAGES = ("composer-mixmon", "mosaicml", "mosaicml-streaming", "numpy", "torch")
 _RESOLVED_LATE = ("num_canonical_nodes", "shuffle_block_size", "shuffle_seed", "initial_physical_nodes")
@@ -72,6 +73,21 @@ def _samples_per_stream(dataset: Any) -> npt.NDArray[np.int64]:
     if isinstance(dataset, StreamingDataset):
         return np.asarray(dataset.samples_per_stream, np.int64)
     return np.array([len(dataset)], np.int64)
+
+
+def draw_settings(loader: Any) -> dict[str, float]:
+    """How a loader's batches depart from single draws: ``unit`` and ``rounding`` of the evidence.
+
+    Args:
+        loader: The DataLoader.
+    """
+    dataset = loader.dataset
+    if not isinstance(dataset, StreamingDataset):
+        return {}
+    device_batch = dataset.batch_size or loader.batch_size or 1
+    global_batch = device_batch * World.detect().num_ranks // (dataset.replication or 1)
+    unit, rounding = batching_effects(dataset.batching_method, device_batch, global_batch)
+    return {"unit": unit, "rounding": rounding}
 
 
 def run_settings(loader: Any) -> dict[str, Any]:

@@ -59,6 +59,12 @@ class Mixture:
     def _reset(self) -> None:
         self.run = np.zeros(len(self.target), np.int64)
         self.batches = 0
+        self._past_samples = 0  # of earlier targets, and what these meant each label to get
+        self._past_meant = np.zeros(len(self.target))
+        self._empty_window()
+
+    def _empty_window(self) -> None:
+        self._in_window = 0
         # The window's rows end at row `_end`, oldest first, behind rows of zeros where the run is
         # younger than a window; room behind them saves moving a window at every fold.
         self._end = self.window
@@ -69,7 +75,7 @@ class Mixture:
     @property
     def recent(self) -> Counts:
         """Counts of the last batches, oldest first, int64 (min(batches, window), labels)."""
-        return self._rows[self._end - min(self.batches, self.window) : self._end]
+        return self._rows[self._end - self._in_window : self._end]
 
     def fold(self, rows: Counts) -> Fold:
         """Window and run as they are after each of these batches, without recording them.
@@ -82,7 +88,7 @@ class Mixture:
         self._rows[begin:end] = rows
         self._spread[begin:end] = chi_square_per_degree(rows, self.target)
         gained = rows - self._rows[begin - self.window : end - self.window]
-        lengths = np.minimum(self.batches + np.arange(1, len(rows) + 1), self.window)
+        lengths = np.minimum(self._in_window + np.arange(1, len(rows) + 1), self.window)
         # A mean of its own for each batch: running sums would carry rounding on, over a resumption too.
         dispersion = [self._spread[last - n : last].mean() for last, n in enumerate(lengths, begin + 1)]
         window = self._sum + gained.cumsum(axis=0)
@@ -95,7 +101,22 @@ class Mixture:
             self._sum = fold.window[-1]
         self.run = fold.run
         self.batches += len(fold.rows)
+        self._in_window = min(self._in_window + len(fold.rows), self.window)
         self._end += len(fold.rows)
+
+    def retarget(self, target: Floats) -> None:
+        """Mean other shares from now on: a new window, and a run that is measured against both."""
+        samples = int(self.run.sum())
+        self._past_meant = self._past_meant + (samples - self._past_samples) * self.target
+        self._past_samples = samples
+        self.target = np.asarray(target, np.float64)
+        self._empty_window()
+
+    def _run_target(self, samples: int) -> Floats:
+        """Shares that a run of so many samples was meant to see, over all targets so far."""
+        if not self._past_samples:
+            return self.target
+        return (self._past_meant + (samples - self._past_samples) * self.target) / samples
 
     def _make_room(self, rows: int) -> None:
         """Have room for ``rows`` behind the window, moving it to the front where need be."""
@@ -120,7 +141,7 @@ class Mixture:
             "mixmon/window/deviation": float(deviation(window, self.target)),
             "mixmon/window/noise_floor": float(noise_floor(int(window.sum()), self.target)),
             "mixmon/window/dispersion": float(fold.dispersion[-1]),
-            "mixmon/run/deviation": float(deviation(fold.run, self.target)),
+            "mixmon/run/deviation": float(deviation(fold.run, self._run_target(int(fold.run.sum())))),
         }
         for scope, counts in (("window", window), ("run", fold.run)):
             shares = counts / max(1, int(counts.sum()))
@@ -129,7 +150,12 @@ class Mixture:
 
     def state_dict(self) -> dict[str, Any]:
         """The counts as plain types: ``run`` a list of int, ``recent`` a compressed string."""
-        return {"batches": self.batches, "run": self.run.tolist(), "recent": pack_counts(self.recent)}
+        return {
+            "batches": self.batches,
+            "run": self.run.tolist(),
+            "recent": pack_counts(self.recent),
+            "past": [self._past_samples, self._past_meant.tolist() if self._past_samples else []],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the counts of :meth:`state_dict`; a longer window than ours is cut to ours.
@@ -144,6 +170,8 @@ class Mixture:
         self._reset()
         self.commit(self.fold(recent))
         self.run, self.batches = run, int(state["batches"])
+        self._past_samples, meant = state["past"]
+        self._past_meant = np.array(meant or np.zeros(len(run)), np.float64)
 
 
 def pack_counts(counts: Counts) -> str:

@@ -6,18 +6,20 @@ the same on every rank; everything that decides anything is computed from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from composer_mixmon.alarms import Alarm, Alarms, Look
+from composer_mixmon.alarms import Alarm, Alarms, Look, evidence_rule
 from composer_mixmon.config import Rule
+from composer_mixmon.evidence import Evidence, EvidenceFold, EvidenceSettings
 from composer_mixmon.mixture import Fold, Mixture, pack_counts, unpack_counts
 
-__all__ = ["AddUp", "Monitor"]
+__all__ = ["AddUp", "Expectation", "Monitor"]
 
 Counts = npt.NDArray[np.int64]
 AddUp = Callable[[Counts], Counts]
@@ -31,7 +33,21 @@ class _Draft:
     """An interval computed but not recorded, for its last batch is still being trained on."""
 
     fold: Fold
+    evidence: EvidenceFold | None
     look: Look
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is meant to come for a part of a run, and what speaks against it.
+
+    Attributes:
+        target: Each label's share, float64 (labels,).
+        evidence: What evidence is taken against; ``None``: none is.
+    """
+
+    target: npt.NDArray[np.float64]
+    evidence: EvidenceSettings | None = None
 
 
 class Monitor:
@@ -42,33 +58,58 @@ class Monitor:
 
     Args:
         names: The labels' names.
-        target: Their target shares, float64 (labels,).
+        phases: What is meant to come, for each part of the run; at least one.
         window: Batches in the window.
         interval: Batches between two additions over the ranks.
-        rules: The alarm's rules.
+        rules: The alarm's plain thresholds.
+
+    Attributes:
+        phase: Index of the part that the run is in.
     """
 
     def __init__(
         self,
         names: tuple[str, ...],
-        target: npt.NDArray[np.float64],
+        phases: Sequence[Expectation],
         window: int,
         interval: int,
-        rules: tuple[Rule, ...],
+        rules: tuple[Rule, ...] = (),
     ) -> None:
         self.names = names
-        self._mixture = Mixture(target, window)
-        self._alarms = Alarms(rules, names, target, window)
+        self.phase = 0
+        self._phases = tuple(phases)
+        self._window = window
+        self._rules = rules
+        self._mixture = Mixture(self._phases[0].target, window)
+        self._expect()
         self._rows = np.zeros((interval, len(names)), np.int64)  # this rank's, waiting to be added up
         self._waiting = 0
         self._added = np.zeros((0, len(names)), np.int64)  # added up for a checkpoint, waiting to be folded
         self._draft: _Draft | None = None
         self._ending = False  # the batch in hand ends an interval
 
+    def _expect(self) -> None:
+        """Set up what the phase's target needs."""
+        settings = self._phases[self.phase].evidence
+        self._evidence = Evidence(settings) if settings else None
+        rules = (*self._rules, evidence_rule(settings.threshold)) if settings else self._rules
+        self._alarms = Alarms(rules, self.names, self._phases[self.phase].target, self._window)
+
+    def enter(self, phase: int) -> None:
+        """Go on to another part of the run: a new window and new evidence, the same alarms.
+
+        Nothing may be waiting: call :meth:`finish` before.
+        """
+        remembered = self._alarms.state_dict()
+        self.phase = phase
+        self._mixture.retarget(self._phases[phase].target)
+        self._expect()
+        self._alarms.load_state_dict(remembered)
+
     @property
-    def target(self) -> npt.NDArray[np.float64]:
-        """Each label's target share, float64 (labels,)."""
-        return self._mixture.target
+    def targets(self) -> tuple[npt.NDArray[np.float64], ...]:
+        """Each label's target share in each part of the run, float64 (labels,)."""
+        return tuple(phase.target for phase in self._phases)
 
     @property
     def run(self) -> Counts:
@@ -122,8 +163,10 @@ class Monitor:
         return {
             "format": _FORMAT,
             "labels": list(self.names),
+            "phase": self.phase,
             "mixture": self._mixture.state_dict(),
             "pending": pack_counts(self._added),
+            "evidence": self._evidence.state_dict() if self._evidence else {},
             "alarms": self._alarms.state_dict(),
         }
 
@@ -140,8 +183,14 @@ class Monitor:
                 f"they count the labels {_few(state['labels'])}, this run counts {_few(self.names)}"
             )
         self._added = unpack_counts(state["pending"], len(self.names))
+        self.phase = min(int(state["phase"]), len(self._phases) - 1)
+        self._mixture = Mixture(self._phases[self.phase].target, self._window)
         self._mixture.load_state_dict(state["mixture"])
+        self._expect()
         self._alarms.load_state_dict(state["alarms"])
+        if self._evidence and state["evidence"]:
+            with suppress(ValueError):  # against another target or tolerance: none of it speaks here
+                self._evidence.load_state_dict(state["evidence"])
 
     def _with_waiting(self, waiting: int, add_up: AddUp) -> Counts:
         return np.concatenate([self._added, add_up(self._rows)[:waiting]])
@@ -149,10 +198,14 @@ class Monitor:
     def _draft_rows(self, batch: int, waiting: int, add_up: AddUp) -> dict[str, float]:
         rows = self._with_waiting(waiting, add_up) if waiting else self._added
         fold = self._mixture.fold(rows)
-        look = self._alarms.look(batch - len(rows) + 1, fold)
-        self._draft = _Draft(fold, look)
-        alarms = {"mixmon/alarms": float(self._alarms.fired + len(look.alarms))}
-        return self._mixture.metrics(fold, self.names) | alarms
+        evidence = self._evidence.fold(rows) if self._evidence else None
+        look = self._alarms.look(batch - len(rows) + 1, fold, evidence.log10 if evidence else None)
+        self._draft = _Draft(fold, evidence, look)
+        figures = self._mixture.metrics(fold, self.names)
+        figures["mixmon/alarms"] = float(self._alarms.fired + len(look.alarms))
+        if evidence:
+            figures["mixmon/evidence"] = float(evidence.log10[-1])
+        return figures
 
     def _commit(self) -> tuple[Alarm, ...]:
         draft, self._draft = self._draft, None
@@ -163,6 +216,8 @@ class Monitor:
         if draft is None:  # drafting failed here; the other ranks have not waited either
             return ()
         self._mixture.commit(draft.fold)
+        if self._evidence and draft.evidence:
+            self._evidence.commit(draft.evidence)
         self._alarms.commit(draft.look)
         return draft.look.alarms
 

@@ -14,7 +14,7 @@ from composer_mixmon.label_file import label_by_file
 from composer_mixmon.labels import UNLABELLED, LabelMap, label_by_groups, label_by_position, label_by_stream
 from composer_mixmon.shards import ShardTable
 
-__all__ = ["check_rules", "resolve_labels", "resolve_target"]
+__all__ = ["cannot_meet", "check_rules", "resolve_labels", "resolve_target"]
 
 
 def resolve_labels(spec: tuple[str, Any], shards: ShardTable) -> LabelMap:
@@ -35,12 +35,12 @@ def resolve_labels(spec: tuple[str, Any], shards: ShardTable) -> LabelMap:
 
 
 def resolve_target(
-    target: dict[str, float] | None, names: Sequence[str], own: npt.NDArray[np.float64]
+    shares: dict[str, float] | None, names: Sequence[str], own: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Each label's target share: the user's, or the dataset's own.
 
     Args:
-        target: The user's shares by label, or ``None``.
+        shares: The user's shares by label, or ``None``.
         names: The labels' names.
         own: The dataset's own shares, float64 (labels,).
 
@@ -50,14 +50,34 @@ def resolve_target(
     Raises:
         ConfigError: The user's target names a label that no sample has.
     """
-    if target is None:
+    if shares is None:
         return own
-    unknown = [label for label in target if label not in names]
+    unknown = [label for label in shares if label not in names]
     if unknown:
         mend = f"the dataset has no such label: it has {_listed(names)}"
-        raise ConfigError(f"target.{unknown[0]}", target[unknown[0]], mend)
-    shares = np.array([target.get(name, 0.0) for name in names])
-    return shares / shares.sum()
+        raise ConfigError(f"target.{unknown[0]}", shares[unknown[0]], mend)
+    target = np.array([shares.get(name, 0.0) for name in names])
+    return target / target.sum()
+
+
+def cannot_meet(
+    target: npt.NDArray[np.float64], names: Sequence[str], own: npt.NDArray[np.float64], tolerance: float
+) -> str | None:
+    """Say which label of a target a dataset is bound to miss by more than the tolerance, if any.
+
+    Args:
+        target: The target, float64 (labels,).
+        names: The labels' names.
+        own: The dataset's own shares, float64 (labels,).
+        tolerance: The bias of a share that is not worth a word.
+    """
+    worst = int(np.argmax(np.abs(own - target)))
+    if abs(own[worst] - target[worst]) <= tolerance:
+        return None
+    return (
+        f"the dataset cannot meet the target: after proportion, repeat and choose {own[worst]:.1%} of its "
+        f"samples are {names[worst]}, the target is {target[worst]:.1%}; change the streams' weights or it"
+    )
 
 
 def check_rules(rules: Sequence[Rule], names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_mixmon.alarms import Alarms
+from composer_mixmon.alarms import Alarms, evidence_rule
 from composer_mixmon.config import Rule
 from composer_mixmon.mixture import Mixture
 
@@ -85,6 +86,17 @@ def test_ratio_and_dispersion() -> None:
     assert run([rule("dispersion", above=3.0)], [5, 5, 9, 10]) == [2]
 
 
+def test_evidence_is_one_event() -> None:
+    """Evidence fires at its threshold and again only after a thousandth of it was left."""
+    evidence = np.array([2.0, 6.1, 9.0, 5.0, 3.1, 6.5, 2.9, 5.9, 6.2])
+    mixture, alarms = Mixture(EVEN, 1), Alarms([evidence_rule(6.0)], ("ja", "en"), EVEN, 1)
+    look = alarms.look(0, mixture.fold(np.full((9, 2), 5)), evidence)
+    assert [(alarm.batch, alarm.value, alarm.evidence) for alarm in look.alarms] == [
+        (1, 6.1, 6.1),
+        (8, 6.2, 6.2),
+    ]
+
+
 def test_alarm_says_what_was_seen() -> None:
     """The text names the rule, its figure, the batches and the labels with their shares and targets."""
     mixture, alarms = Mixture(EVEN, 2), Alarms([rule(patience=3)], ("ja", "en"), EVEN, 2)
@@ -95,6 +107,18 @@ def test_alarm_says_what_was_seen() -> None:
         "deviation above 0.2 for 3 ba: 0.4 in batches 101 to 102: "
         "ja 90.0% (target 50.0%, +40.0%), en 10.0% (target 50.0%, -40.0%)"
     )
+
+
+def test_event_is_plain_types() -> None:
+    """What is posted to a webhook is JSON: signed deviations, furthest off first, batches, shares, shards."""
+    fold = Mixture(EVEN, 1).fold(np.array([[9, 1]]))
+    (alarm,) = Alarms([rule()], ("ja", "en"), EVEN, 1).look(7, fold, np.array([2.5])).alarms
+    alarm = dataclasses.replace(alarm, shards={"ja/a.mds": 8, "en/b.mds": 1})
+    event = json.loads(json.dumps(alarm.to_dict()))
+    assert event["text"].endswith("; most from ja/a.mds, en/b.mds")
+    assert list(event["deviations"].items()) == [("ja", pytest.approx(0.4)), ("en", pytest.approx(-0.4))]
+    assert (event["batch"], event["first"], event["evidence"]) == (7, 7, 2.5)
+    assert event["shards"] == {"ja/a.mds": 8, "en/b.mds": 1}
 
 
 def test_alarm_of_many_labels_names_the_worst() -> None:

@@ -93,7 +93,7 @@ def test_shard_groups_of_modernbert(tmp_path: Path, data: Path) -> None:
         ["[b]ja", "20", "25.0000%", "20.0000%"],
         ["unlabelled", "20", "25.0000%", "0.0000%"],
     ]
-    assert "from the target: 0.3000" in out.stdout
+    assert "own shares deviate from the target by 0.3000" in out.stdout
 
 
 def test_remote_without_local(tmp_path: Path, data: Path) -> None:

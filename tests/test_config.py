@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from composer_mixmon.config import Rule, batches, parse_alarm, parse_labels, parse_target
+from composer_mixmon.config import Phase, Rule, Webhook, batches, parse_alarm, parse_labels, parse_target
 from composer_mixmon.errors import ConfigError
 
 
@@ -76,13 +76,15 @@ def test_bad_labels(value: Any, field: str) -> None:
 
 
 def test_target() -> None:
-    """A target is the dataset's own, or shares that sum to 1."""
-    assert parse_target("auto") is None
-    assert parse_target(None) is None
-    assert parse_target({"ja": 0.25, "en": 0.75}) == {"ja": 0.25, "en": 0.75}
-    thirds = parse_target({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
-    assert thirds is not None
-    assert math.fsum(thirds.values()) == pytest.approx(1, abs=1e-15)
+    """A target is the dataset's own, or shares that sum to 1, or phases of these."""
+    assert parse_target("auto") == (Phase("0ba", None),)
+    assert parse_target(None) == (Phase("0ba", None),)
+    assert parse_target({"ja": 0.25, "en": 0.75}) == (Phase("0ba", {"ja": 0.25, "en": 0.75}),)
+    (thirds,) = parse_target({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
+    assert thirds.shares == {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
+    phases = [{"from": "0ba", "target": "auto"}, {"from": "0.5dur", "target": {"ja": 1.0}}]
+    assert parse_target(phases) == (Phase("0ba", None), Phase("0.5dur", {"ja": 1.0}))
+    assert parse_target(OmegaConf.create(phases)) == parse_target(phases)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,12 @@ def test_target() -> None:
         ({"ja": "half"}, "target.ja: 'half': give a number from 0 to 1"),
         ({"ja": True}, "target.ja: True: "),
         ({}, "target: {}: "),
-        ([0.5, 0.5], "target: [0.5, 0.5]: "),
+        ([0.5, 0.5], "target[0]: 0.5: give a mapping with keys of from, target"),
+        ([], "target: []: give at least one phase"),
+        ([{"from": "10ba", "target": "auto"}], "target[0].from: '10ba': the first phase must begin at 0ba"),
+        ([{"from": 0, "target": "auto"}], "target[0].from: 0: give a Composer time"),
+        ([{"from": "0ba", "target": {"ja": 2}}], "target[0].target.ja: 2: give a number from 0 to 1"),
+        ([{"from": "0ba", "to": "5ba"}], "target[0].to: '5ba': is unknown: choose of from, target"),
         ("0.5", "target: '0.5': "),
     ],
 )
@@ -131,14 +138,37 @@ def test_alarm() -> None:
         "dispersion above 3 for 1 ba",
     ]
     assert parse_alarm({"action": "raise"}).actions == ("raise",)
+    hook = {"webhook": "https://host/hook"}
+    assert parse_alarm({"action": ["checkpoint", hook, print]}).actions == (
+        "checkpoint",
+        Webhook("https://host/hook"),
+        print,
+    )
+    assert (parse_alarm(None).tolerance, parse_alarm(None).false_alarm_every) == (0.05, 1_000_000)
+    assert parse_alarm({"tolerance": None}).tolerance is None
+    assert parse_alarm({"tolerance": 0, "false_alarm_every": "5_000ba"}).false_alarm_every == 5000
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         ([], "alarm: []: give a mapping"),
-        ({"rule": []}, "alarm.rule: []: is unknown: choose of rules, action"),
-        ({"action": "halt"}, "alarm.action: 'halt': is unknown: choose of log, wandb, stop, raise"),
+        ({"rule": []}, "alarm.rule: []: is unknown: choose of tolerance, false_alarm_every, rules, action"),
+        (
+            {"action": "halt"},
+            "alarm.action: 'halt': is unknown: choose of log, wandb, checkpoint, stop, raise",
+        ),
+        (
+            {"action": [{"webhook": "host"}]},
+            "alarm.action.webhook: 'host': give a URL that begins with https://",
+        ),
+        ({"action": [{"webhook": 3}]}, "alarm.action.webhook: 3: "),
+        ({"action": [{"mail": "me"}]}, "alarm.action: {'mail': 'me'}: is unknown"),
+        ({"tolerance": 1.0}, "alarm.tolerance: 1: give a share below 1"),
+        ({"tolerance": math.nan}, "alarm.tolerance: nan: give a number from 0 to 1"),
+        ({"tolerance": -0.1}, "alarm.tolerance: -0.1: "),
+        ({"false_alarm_every": "1ep"}, "alarm.false_alarm_every: '1ep': give a number of batches"),
+        ({"false_alarm_every": 0}, "alarm.false_alarm_every: 0: must be at least 1 batch"),
         ({"action": None}, "alarm.action: None: is unknown"),
         ({"rules": {"deviation": 0.2}}, "alarm.rules: "),
         ({"rules": [{}]}, "alarm.rules[0]: {}: needs exactly one of deviation, ratio, dispersion"),

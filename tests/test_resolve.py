@@ -9,7 +9,7 @@ import pytest
 
 from composer_mixmon.config import parse_alarm
 from composer_mixmon.errors import ConfigError
-from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
+from composer_mixmon.resolve import cannot_meet, check_rules, resolve_labels, resolve_target
 from composer_mixmon.shards import ShardTable
 
 SHARDS = ShardTable.build(["ja/a.mds", "en/a.mds"], [4, 6], [0, 0], ["data"])
@@ -47,3 +47,12 @@ def test_rules() -> None:
     ):
         check_rules(rules, ("ja", "en"))
     check_rules(rules, ("jp",))
+
+
+def test_target_that_cannot_be_met() -> None:
+    """A target further than the tolerance from what the dataset holds is named, with both shares."""
+    own = np.array([0.4, 0.6])
+    assert cannot_meet(np.array([0.44, 0.56]), ("ja", "en"), own, 0.05) is None
+    finding = cannot_meet(np.array([0.5, 0.5]), ("ja", "en"), own, 0.05)
+    assert finding is not None
+    assert "40.0% of its samples are ja, the target is 50.0%" in finding

@@ -84,7 +84,8 @@ def test_config_can_be_replayed(offline: tuple[Path, dict[str, list[list[float]]
     assert (config["dataset"]["shuffle_algo"], config["dataset"]["shuffle_seed"]) == ("py1e", 9176)
     assert config["world"] == {"nodes": 1, "ranks_per_node": 1}
     assert config["loader"] == {"batch_size": 8, "drop_last": False, "num_workers": 1}
-    assert (config["labels"], config["target"]) == (["ja", "en"], [0.5, 0.5])
+    assert config["labels"] == ["ja", "en"]
+    assert config["target"] == [{"from": "0ba", "shares": [0.5, 0.5]}]
 
 
 def test_nothing_of_composers_is_dropped(

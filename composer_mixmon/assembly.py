@@ -1,0 +1,109 @@
+"""Puts the parts of a monitor together for the DataLoader of a live run."""
+
+# Torch, Composer and streaming are typed only in part: what comes out of them is unknown to pyright.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from composer.core import State
+
+from composer_mixmon.config import MonitorConfig, Phase
+from composer_mixmon.dataset import draw_settings, own_shares, run_settings, shard_table
+from composer_mixmon.evidence import EvidenceSettings
+from composer_mixmon.labels import LabelMap
+from composer_mixmon.monitor import Expectation, Monitor
+from composer_mixmon.resolve import cannot_meet, check_rules, resolve_labels, resolve_target
+from composer_mixmon.shards import ShardTable
+
+__all__ = ["Assembly", "assemble", "current_phase", "run_config"]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a monitor.
+
+    Attributes:
+        shards: The dataset's shards.
+        label_map: The labels of its samples.
+        own: The dataset's own shares, float64 (labels,).
+        monitor: The books, empty.
+        finding: What is wrong with the target, or ``None``.
+    """
+
+    shards: ShardTable
+    label_map: LabelMap
+    own: npt.NDArray[np.float64]
+    monitor: Monitor
+    finding: str | None
+
+
+def assemble(config: MonitorConfig, loader: Any) -> Assembly:
+    """Put a monitor together.
+
+    A target that the dataset is bound to miss is a finding of its own, made once: evidence is then taken
+    against what the dataset can do, or it would say the same again at every batch.
+
+    Args:
+        config: The settings.
+        loader: A DataLoader over a ``StreamingDataset`` or a map-style dataset.
+
+    Raises:
+        MixmonError: The settings do not fit the dataset.
+    """
+    dataset, alarm = loader.dataset, config.alarm
+    shards = shard_table(dataset)
+    label_map = resolve_labels(config.labels, shards)
+    names, own = label_map.names, own_shares(dataset, label_map)
+    targets = [resolve_target(phase.shares, names, own) for phase in config.target]
+    check_rules(alarm.rules, names)
+    finding, phases = None, [Expectation(target) for target in targets]
+    if alarm.tolerance is not None:
+        finding = cannot_meet(targets[0], names, own, alarm.tolerance) if len(targets) == 1 else None
+        against = functools.partial(
+            EvidenceSettings,
+            tolerance=alarm.tolerance,
+            false_alarm_every=alarm.false_alarm_every,
+            **draw_settings(loader),
+        )
+        phases = [Expectation(target, against(own if finding else target)) for target in targets]
+    monitor = Monitor(names, phases, config.window, config.interval, alarm.rules)
+    return Assembly(shards, label_map, own, monitor, finding)
+
+
+def current_phase(phases: Sequence[Phase], state: State) -> int:
+    """Index of the phase that the batch in hand belongs to; the same on every rank."""
+    if len(phases) == 1:
+        return 0
+    elapsed = state.get_elapsed_duration()
+    begun = [
+        (elapsed is not None and elapsed >= phase.start)
+        if phase.start.endswith("dur")
+        else state.timestamp >= phase.start
+        for phase in phases
+    ]
+    return max((index for index, has_begun in enumerate(begun) if has_begun), default=0)
+
+
+def run_config(config: MonitorConfig, parts: Assembly, loader: Any) -> dict[str, Any]:
+    """What goes to the run's config: our settings, and all that the order of samples depends on."""
+    alarm = config.alarm
+    phases = zip(config.target, parts.monitor.targets, strict=True)
+    return run_settings(loader) | {
+        "labels": list(parts.label_map.names),
+        "own_shares": parts.own.tolist(),
+        "target": [{"from": phase.start, "shares": target.tolist()} for phase, target in phases],
+        "window": config.window,
+        "log_interval": config.interval,
+        "alarm": {
+            "tolerance": alarm.tolerance,
+            "false_alarm_every": alarm.false_alarm_every,
+            "rules": list(map(str, alarm.rules)),
+            "action": list(map(str, alarm.actions)),
+        },
+    }

@@ -1,0 +1,118 @@
+"""The books of a run: exact over ranks and intervals, and the same after any interruption."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from composer_mixmon.config import Rule
+from composer_mixmon.evidence import EvidenceSettings
+from composer_mixmon.monitor import Expectation, Monitor
+
+Counts = npt.NDArray[np.int64]
+EVEN = np.array([0.5, 0.5])
+RULES = (Rule("deviation", "", -np.inf, 0.2, 2, 3),)
+
+
+def build(interval: int, window: int = 4) -> Monitor:
+    phases = [Expectation(EVEN, EvidenceSettings(EVEN, 0.05, 1000)), Expectation(np.array([0.9, 0.1]))]
+    return Monitor(("ja", "en"), phases, window, interval, RULES)
+
+
+def alone(counts: Counts) -> Counts:
+    return counts
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    st.integers(1, 30),
+    st.integers(1, 7),
+    st.sets(st.integers(0, 30)),
+    st.none() | st.integers(0, 30),
+    st.integers(0, 2**32 - 1),
+)
+def test_interrupted_anywhere_is_uninterrupted(
+    batches: int, interval: int, saves: set[int], phase_at: int | None, seed: int
+) -> None:
+    """Saved and loaded after any batches, a run logs, alarms and remembers what it would have."""
+    rng = np.random.default_rng(seed)
+    rows = rng.multinomial(16, [0.8, 0.2], batches)
+
+    def run(interrupted: bool) -> tuple[list[object], dict[str, object]]:
+        monitor, seen = build(interval), []
+        for batch, row in enumerate(rows):
+            if batch == phase_at:
+                seen.append(monitor.finish(batch - 1, alone))
+                monitor.enter(1)
+            monitor.put(row)
+            if (batch + 1) % interval == 0:
+                seen.append(monitor.draft(batch, alone))
+            seen.append(monitor.done())
+            if batch in saves:
+                state = json.loads(json.dumps(monitor.state_dict(alone)))
+                if interrupted:
+                    monitor = build(interval)
+                    monitor.load_state_dict(state)
+        return seen, monitor.state_dict(alone)
+
+    assert run(interrupted=True) == run(interrupted=False)
+
+
+def test_batch_in_hand_is_not_counted_yet() -> None:
+    """A checkpoint between fetching and training holds no batch that was not trained on."""
+    monitor = build(interval=2)
+    for batch in range(2):
+        monitor.put(np.array([1, 2]))
+        if batch:
+            monitor.draft(batch, alone)
+            assert monitor.state_dict(alone)["mixture"]["run"] == [0, 0]
+        monitor.done()
+    assert monitor.run.tolist() == [2, 4]
+
+
+def test_batch_fetched_twice_counts_once() -> None:
+    """A batch that was fetched and then dropped is replaced by the next one."""
+    monitor = build(interval=1)
+    monitor.put(np.array([100, 0]))
+    monitor.draft(0, alone)
+    monitor.put(np.array([1, 2]))
+    monitor.draft(0, alone)
+    monitor.done()
+    assert monitor.run.tolist() == [1, 2]
+
+
+def test_finish_counts_what_is_left_over_once() -> None:
+    """At the end, the batches since the last interval are logged; then there is nothing left."""
+    monitor = build(interval=4)
+    calls: list[Counts] = []
+
+    def three_ranks(counts: Counts) -> Counts:
+        calls.append(counts)
+        return counts * 3
+
+    monitor.put(np.array([3, 1]))
+    monitor.done()
+    figures, alarms = monitor.finish(0, three_ranks)
+    assert (figures["mixmon/run/ratio/ja"], alarms, monitor.run.tolist()) == (0.75, (), [9, 3])
+    assert monitor.finish(0, three_ranks) == ({}, ())
+    assert [call.shape for call in calls] == [(4, 2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 99}, "they have the format 99"),
+        ({"labels": ["ja", "fr"]}, "they count the labels ja, fr, this run counts ja, en"),
+        ({"pending": "|u1:xx"}, "."),
+    ],
+)
+def test_foreign_state_is_refused(change: dict[str, object], message: str) -> None:
+    """Counts of other labels, of another format or damaged do not get into the books."""
+    state = build(2).state_dict(alone) | change
+    with pytest.raises(ValueError, match=message):
+        build(2).load_state_dict(state)
