@@ -65,6 +65,9 @@ class MixMon(Callback):
     +---------------------------------+-------------------------------------------------------------------+
     | ``mixmon/run/deviation``        | Total variation distance of these shares from the target          |
     +---------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/evidence``             | log10 of the evidence against "no share is further from its       |
+    |                                 | target than the tolerance"; an alarm at that of false_alarm_every |
+    +---------------------------------+-------------------------------------------------------------------+
     | ``mixmon/alarms``               | Alarms so far in the run                                          |
     +---------------------------------+-------------------------------------------------------------------+
 
@@ -72,15 +75,19 @@ class MixMon(Callback):
         labels: What a sample counts as: ``"stream"``; ``{"shards": {"ja": "ja/*", "en": ["en/*", "0:8"]}}``
             with globs over the shards' names or half-open ranges of shard numbers; ``{"position": 10}``
             for equal parts of the dataset; ``{"file": path}`` for a label file.
-        target: ``"auto"`` for the dataset's own shares after proportion, repeat and choose, or a mapping
-            of each label's share. Labels that it leaves out have the target 0.
+        target: ``"auto"`` for the dataset's own shares after proportion, repeat and choose; a mapping of each
+            label's share, where labels that it leaves out have the target 0; or a list of phases such as
+            ``[{"from": "0ba", "target": "auto"}, {"from": "0.9dur", "target": {"ja": 0.5, "en": 0.5}}]``.
         window: Batches in the window, as ``"100ba"``.
         log_interval: Batches from one log to the next, as ``"10ba"``.
-        alarm: ``rules``, a list of thresholds such as ``{"deviation": 0.2, "for": "20ba", "grace": "50ba"}``,
-            ``{"ratio": "ja", "below": 0.4, "above": 0.6}`` or ``{"dispersion": 3.0}``, all on the window;
-            ``action``, any of ``log``, ``wandb``, ``stop`` and ``raise``. ``for`` is how many batches in a
-            row it takes, ``grace`` how many batches at the run's start are not looked at (a window's, if
-            unset).
+        alarm: A mapping. ``tolerance`` (0.05) is the smallest bias of a share worth an alarm, or ``None`` to
+            take no evidence, and ``false_alarm_every`` (``"1_000_000ba"``) how many batches a false alarm of
+            the evidence is apart, at least, on average. ``rules`` are further thresholds on the window, such
+            as ``{"deviation": 0.2, "for": "20ba", "grace": "50ba"}``, ``{"dispersion": 3.0}`` or
+            ``{"ratio": "ja", "below": 0.4, "above": 0.6}``: ``for`` is how many batches in a row it takes,
+            ``grace`` how many at the run's start are not looked at (a window's, if unset). ``action``
+            (``"log"``) is any list of ``log``, ``wandb``, ``checkpoint``, ``stop``, ``raise``,
+            ``{"webhook": URL}`` and functions that take the :class:`~composer_mixmon.alarms.Alarm`.
 
     Raises:
         ConfigError: A setting is wrong, here or, where the dataset is needed to know, at the start of fit.

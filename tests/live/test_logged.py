@@ -88,7 +88,8 @@ def test_the_runs_config_holds_what_a_replay_needs(tmp_path: Path) -> None:
     (config,) = calls.config
     dataset: Any = data.dataset
     assert config["labels"] == ["a", "b"]
-    assert config["target"] == [40 / 64, 24 / 64]
+    assert config["target"] == [{"from": "0ba", "shares": [40 / 64, 24 / 64]}]
+    assert config["own_shares"] == [40 / 64, 24 / 64]
     for name in ("num_canonical_nodes", "shuffle_block_size", "shuffle_seed", "shuffle_algo", "epoch_size"):
         assert config["dataset"][name] == getattr(dataset, name)
     assert [len(stream["index_sha256"]) for stream in config["dataset"]["streams"]] == [64, 64]
