@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from composer_mixmon.replay.order import Replay
-from composer_mixmon.replay.settings import Settings, World
+from composer_mixmon.replay.settings import Settings
 from composer_mixmon.replay.units import LabelRanges
+from composer_mixmon.replay.world import World
 
 SHARD = 10_000
 WORLD = World(nodes=4, ranks_per_node=8, workers_per_rank=4)

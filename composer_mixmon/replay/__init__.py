@@ -15,8 +15,9 @@
 from composer_mixmon.replay.index import StreamIndex, parse_index, read_index
 from composer_mixmon.replay.order import Counted, Replay
 from composer_mixmon.replay.sampling import StreamWeight
-from composer_mixmon.replay.settings import Settings, World
+from composer_mixmon.replay.settings import Settings
 from composer_mixmon.replay.units import LabelRanges
+from composer_mixmon.replay.world import World
 
 __all__ = [
     "Counted",

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from composer_mixmon.errors import ConfigError
 from composer_mixmon.replay.sampling import Ints
 from composer_mixmon.replay.schedule import Lane, build_schedule
-from composer_mixmon.replay.settings import Settings, World
+from composer_mixmon.replay.settings import Settings
 from composer_mixmon.replay.shuffles import ShuffleSeed, check_shuffle, identity, shuffled
 from composer_mixmon.replay.tally import Picker, count_pieces, tally
 from composer_mixmon.replay.units import IdPayload, LabelPayload, LabelRanges, Payload, Units, resample
+from composer_mixmon.replay.world import World
 
 __all__ = ["Counted", "Replay"]
 
@@ -152,7 +153,7 @@ class Replay:
             mine = self._cells_of_group(group_of == group, chosen, edges) & (positions >= 0)
             if mine.any():
                 picker = Picker(positions[mine])
-                any(picker.feed(piece) for piece in self._pieces(group, payload, ties))
+                any(picker.feed(piece) for piece in self._pieces(group, payload, ties, positions[mine]))
                 out[mine] = picker.values()
         return out
 
@@ -160,11 +161,13 @@ class Replay:
         lane = self._schedule.lane[chosen.start : chosen.stop]
         return np.repeat(lanes[lane] & (lane >= 0), np.diff(edges), axis=1)
 
-    def _pieces(self, group: int, payload: Payload, ties: list[int]) -> Iterator[Ints]:
+    def _pieces(
+        self, group: int, payload: Payload, ties: list[int], wanted: Ints | None = None
+    ) -> Iterator[Ints]:
         settings = self.settings
         if not settings.shuffle:
             return identity(payload)
-        return shuffled(settings.shuffle_algo, payload, self._seed(group), ties)
+        return shuffled(settings.shuffle_algo, payload, self._seed(group), ties, wanted)
 
     def _seed(self, group: int) -> ShuffleSeed:
         settings = self.settings

@@ -39,13 +39,19 @@ def place(rng: np.random.Generator, offset: int, samples: int, block: int, out: 
 
 
 def merge(
-    flow: Iterator[Arrays], node_sizes: list[int], block: int, bits: int, ties: list[int]
+    flow: Iterator[Arrays],
+    node_sizes: list[int],
+    needed: list[int],
+    block: int,
+    bits: int,
+    ties: list[int],
 ) -> Iterator[Ints]:
     """Sort each node's values by position.
 
     Args:
         flow: Pieces of positions (float64, each node's from 0) and values (int64), node after node.
         node_sizes: Samples of each node.
+        needed: How many of them, from the node's first, must be in order.
         block: ``shuffle_block_size``.
         bits: Bits that hold any value.
         ties: Receives places in the order where equal positions hold different values.
@@ -59,7 +65,7 @@ def merge(
     positions, values = np.empty(capacity), np.empty(capacity, np.int64)
     feed = _Feed(flow)
     start = 0
-    for samples in node_sizes:
+    for samples, wanted in zip(node_sizes, needed, strict=True):
         taken = count = 0
         while taken < samples:
             more = min(samples - taken, capacity - count)
@@ -67,6 +73,10 @@ def merge(
             taken += more
             count += more
             final = count
+            if taken - count >= wanted:  # the rest only keeps the draws in step
+                yield values[:final]
+                start, count = start + final, 0
+                continue
             if taken < samples:
                 final = _move_final(positions[:count], values[:count], taken - reach, int(2 * reach) + 1)
             equal = sort_by_position(positions[:final], values[:final], bits)

@@ -13,7 +13,8 @@ import numpy as np
 from composer_mixmon.errors import ConfigError
 from composer_mixmon.replay.partition import Partition
 from composer_mixmon.replay.sampling import Ints
-from composer_mixmon.replay.settings import Settings, World
+from composer_mixmon.replay.settings import Settings
+from composer_mixmon.replay.world import World
 
 __all__ = ["Lane", "Schedule", "build_schedule"]
 

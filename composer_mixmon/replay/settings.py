@@ -11,13 +11,13 @@ import numpy as np
 
 from composer_mixmon.errors import ConfigError, DatasetError
 from composer_mixmon.replay.sampling import Ints, StreamWeight, apply_weights, parse_epoch_size
+from composer_mixmon.replay.world import World, check_whole
 
 __all__ = [
     "BATCHING_METHODS",
     "PARTITION_ALGOS",
     "SHUFFLE_ALGOS",
     "Settings",
-    "World",
     "default_block_size",
     "default_canonical_nodes",
 ]
@@ -52,50 +52,6 @@ def default_canonical_nodes(shuffle_algo: str, nodes: int) -> int:
 def default_block_size(num_canonical_nodes: int) -> int:
     """Shuffle block where none is given (``StreamingDataset._set_shuffle_block_size``)."""
     return max(4_000_000 // num_canonical_nodes, 1 << 18)
-
-
-@dataclass(frozen=True)
-class World:
-    """The processes that share the dataset.
-
-    Attributes:
-        nodes: Physical nodes.
-        ranks_per_node: GPUs of each.
-        workers_per_rank: ``num_workers`` of the DataLoader; 0 counts as 1, as it does in streaming.
-
-    Raises:
-        ConfigError: A count that is not a whole number, or too small.
-    """
-
-    nodes: int = 1
-    ranks_per_node: int = 1
-    workers_per_rank: int = 1
-
-    def __post_init__(self) -> None:
-        for name, least in (("nodes", 1), ("ranks_per_node", 1), ("workers_per_rank", 0)):
-            _check_whole(f"world.{name}", getattr(self, name), least)
-        object.__setattr__(self, "workers_per_rank", max(1, self.workers_per_rank))
-
-    @property
-    def ranks(self) -> int:
-        """Ranks of all nodes."""
-        return self.nodes * self.ranks_per_node
-
-    def replicate(self, replication: int | None) -> World:
-        """Return the world as the dataset sees it where each sample goes to several consecutive ranks.
-
-        Where the remaining ranks do not fill whole nodes, streaming counts them as one node.
-
-        Raises:
-            ConfigError: The ranks cannot be divided by ``replication``.
-        """
-        if replication is None:
-            return self
-        if self.ranks % replication:
-            raise ConfigError("replication", replication, f"{self.ranks} ranks must be divisible by it")
-        ranks = self.ranks // replication
-        nodes = ranks // self.ranks_per_node if ranks % self.ranks_per_node == 0 else 1
-        return World(nodes, ranks // nodes, self.workers_per_rank)
 
 
 @dataclass(frozen=True)
@@ -143,7 +99,7 @@ class Settings:
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is not None or name not in ("replication", "initial_physical_nodes"):
-                _check_whole(name, value, least)
+                check_whole(name, value, least)
         for name in ("shuffle", "drop_last"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(name, getattr(self, name), "write true or false")
@@ -223,16 +179,16 @@ class Settings:
         unknown = others.keys() - {field.name for field in fields(cls)}
         if unknown:
             raise ConfigError(sorted(unknown)[0], others[sorted(unknown)[0]], "no such setting")
-        _check_whole("shuffle_seed", shuffle_seed, 0)
+        check_whole("shuffle_seed", shuffle_seed, 0)
         if replication is not None:
-            _check_whole("replication", replication, 1)
+            check_whole("replication", replication, 1)
         per_stream = [tuple(int(size) for size in stream) for stream in shards]
         totals = np.array([sum(stream) for stream in per_stream], np.int64)
         weights = [StreamWeight()] * len(per_stream) if weights is None else weights
         weighted = apply_weights(weights, totals, parse_epoch_size(epoch_size), shuffle_seed)
         nodes = world.replicate(replication).nodes
         canonical = num_canonical_nodes or default_canonical_nodes(shuffle_algo, nodes)
-        _check_whole("num_canonical_nodes", canonical, 1)
+        check_whole("num_canonical_nodes", canonical, 1)
         block = default_block_size(canonical) if shuffle_block_size is None else shuffle_block_size
         return cls(
             samples_per_shard=tuple(size for stream in per_stream for size in stream),
@@ -305,8 +261,3 @@ class Settings:
     def shard_sizes(self) -> Ints:
         """Underlying samples of each shard: int64 (shards,)."""
         return np.array(self.samples_per_shard, np.int64)
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(name, value, f"write a whole number of at least {least}")

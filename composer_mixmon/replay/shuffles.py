@@ -20,7 +20,7 @@ from composer_mixmon.replay import py1e
 from composer_mixmon.replay.ahead import Arrays, ahead
 from composer_mixmon.replay.permute import shuffle
 from composer_mixmon.replay.sampling import Ints
-from composer_mixmon.replay.spans import NodeSpans, Reader, cut_at_nodes
+from composer_mixmon.replay.spans import NodeSpans, Reader, cut_at_nodes, node_edges
 from composer_mixmon.replay.units import Payload
 
 __all__ = ["ShuffleSeed", "check_shuffle", "identity", "shuffled"]
@@ -65,7 +65,9 @@ def check_shuffle(algo: str, samples: int, seed: ShuffleSeed) -> None:
         raise ConfigError("num_canonical_nodes", seed.nodes, mend)
 
 
-def shuffled(algo: str, payload: Payload, seed: ShuffleSeed, ties: list[int]) -> Iterator[Ints]:
+def shuffled(
+    algo: str, payload: Payload, seed: ShuffleSeed, ties: list[int], wanted: Ints | None = None
+) -> Iterator[Ints]:
     """Yield the order of ``payload`` under a shuffle algorithm.
 
     Args:
@@ -74,6 +76,7 @@ def shuffled(algo: str, payload: Payload, seed: ShuffleSeed, ties: list[int]) ->
         seed: Seeds and sizes.
         ties: Receives the places at which py1e's sort met equal positions with different values: there the
             order depends on the CPU and numpy's build.
+        wanted: int64, positions whose values matter; others may come in any order. None for all.
     """
     samples = payload.units.samples
     if algo == "naive":
@@ -81,7 +84,9 @@ def shuffled(algo: str, payload: Payload, seed: ShuffleSeed, ties: list[int]) ->
     elif algo == "py1e":
         nodes, rng = _epoch_spans(payload, seed)
         flow = ahead(_py1e(payload, nodes, rng, seed), (np.float64, np.int64), samples)
-        yield from py1e.merge(flow, [spans.samples for spans in nodes], seed.block, payload.bits, ties)
+        sizes = [spans.samples for spans in nodes]
+        needed = sizes if wanted is None else _needed_of_nodes(wanted, samples, seed.nodes)
+        yield from py1e.merge(flow, sizes, needed, seed.block, payload.bits, ties)
     else:
         flow = ((values,) for values in _ALGOS[algo](payload, seed))
         for (values,) in ahead(flow, (np.int64,), samples):
@@ -93,6 +98,15 @@ def identity(payload: Payload) -> Iterator[Ints]:
     sizes = payload.units.sizes
     order = np.arange(len(sizes))
     yield from _drain(Reader(payload, NodeSpans(order, np.zeros_like(order), sizes)), payload.units.samples)
+
+
+def _needed_of_nodes(wanted: Ints, samples: int, nodes: int) -> list[int]:
+    """How far into each canonical node the wanted positions reach."""
+    edges = node_edges(samples, nodes)
+    node = np.searchsorted(edges, wanted, side="right") - 1
+    needed = np.zeros(nodes, np.int64)
+    np.maximum.at(needed, node, wanted - edges[node] + 1)
+    return needed.tolist()
 
 
 def _naive(payload: Payload, seed: ShuffleSeed) -> Iterator[Ints]:

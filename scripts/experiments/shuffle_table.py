@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from composer_mixmon.replay.order import Replay
-from composer_mixmon.replay.settings import Settings, World
+from composer_mixmon.replay.settings import Settings
 from composer_mixmon.replay.units import LabelRanges
+from composer_mixmon.replay.world import World
 
 SHARDS, SHARD, BATCH, SEED, EPOCH = 10_000, 10_000, 2_000, 1, 1
 PUBLISHED = {

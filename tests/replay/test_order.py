@@ -14,8 +14,9 @@ from composer_mixmon.errors import MixmonError
 from composer_mixmon.replay import ahead, order, permute, py1e, shuffles
 from composer_mixmon.replay.order import Replay
 from composer_mixmon.replay.sampling import StreamWeight
-from composer_mixmon.replay.settings import BATCHING_METHODS, PARTITION_ALGOS, SHUFFLE_ALGOS, Settings, World
+from composer_mixmon.replay.settings import BATCHING_METHODS, PARTITION_ALGOS, SHUFFLE_ALGOS, Settings
 from composer_mixmon.replay.units import LabelRanges
+from composer_mixmon.replay.world import World
 
 from .upstream import upstream_batches
 

@@ -16,7 +16,8 @@ from composer_mixmon.errors import ConfigError, DatasetError
 from composer_mixmon.replay.index import read_index
 from composer_mixmon.replay.order import Replay
 from composer_mixmon.replay.sampling import StreamWeight
-from composer_mixmon.replay.settings import BATCHING_METHODS, Settings, World
+from composer_mixmon.replay.settings import BATCHING_METHODS, Settings
+from composer_mixmon.replay.world import World
 
 SHARDS = [[7, 9, 4], [20, 3]]
 

@@ -16,9 +16,10 @@ from composer_mixmon.replay import permute
 from composer_mixmon.replay.ahead import ahead
 from composer_mixmon.replay.order import Replay
 from composer_mixmon.replay.py1e import sort_by_position
-from composer_mixmon.replay.settings import Settings, World
+from composer_mixmon.replay.settings import Settings
 from composer_mixmon.replay.shuffles import ShuffleSeed, shuffled
 from composer_mixmon.replay.units import IdPayload, LabelPayload, LabelRanges, Units
+from composer_mixmon.replay.world import World
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.int64])
