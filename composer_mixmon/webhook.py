@@ -33,13 +33,13 @@ class Webhooks:
         thread.start()
 
     def join(self) -> None:
-        """Wait for the posts under way, as long as their time limit: at the end of a run."""
+        """Wait for the posts under way, a little longer than their time limit: at the end of a run."""
         for thread in self._threads:
-            thread.join(_TIMEOUT_S)
+            thread.join(1.5 * _TIMEOUT_S)
 
     def _send(self, url: str, body: bytes) -> None:
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         try:
+            request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
                 pass
         except Exception as error:  # whatever the server, the network or the URL is made of
