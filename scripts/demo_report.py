@@ -126,13 +126,18 @@ def table(runs: dict[str, Run]) -> Table:
         "alarms": lambda run: f"{run.metrics['mixmon/alarms'][-1]:.0f}",
         "first alarm at batch": lambda run: str(run.alarms[0]) if len(run.alarms) else "none",
         "last window's loss": lambda run: f"{run.loss[-run.window :].mean():.2f}",
-        "worst window deviation": lambda run: f"{run.metrics['mixmon/window/deviation'][run.full].max():.3f}",
+        "worst window deviation": _worst_deviation,
         "noise floor": lambda run: f"{run.metrics['mixmon/window/noise_floor'][-1]:.3f}",
         "share explains of loss": lambda run: f"{run.explained():.0%}".replace("nan%", "too short"),
     }
     for title, cell in rows.items():
         out.add_row(title, *(cell(run) for run in runs.values()))
     return out
+
+
+def _worst_deviation(run: Run) -> str:
+    deviation = run.metrics["mixmon/window/deviation"][run.full]
+    return f"{deviation.max():.3f}" if len(deviation) else "no full window"
 
 
 def draw(runs: dict[str, Run], path: Path) -> None:

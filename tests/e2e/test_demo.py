@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,7 @@ def module(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded  # where dataclasses look up their module's names
     spec.loader.exec_module(loaded)
     return loaded
 
@@ -167,6 +169,22 @@ def test_report_draws_and_tabulates(demo: Path, runs: dict[str, subprocess.Compl
     }
     assert [cell.strip() for cell in cells["alarms"]] == ["1", "0"]
     assert cells["batches trained"][1].strip() == f"{BATCHES} of {BATCHES}"
+
+
+def test_report_of_a_run_stopped_before_its_first_window_is_full(
+    demo: Path,
+    runs: dict[str, subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run cut after four batches is drawn and tabulated, and what it cannot tell is said."""
+    for name in runs:
+        shutil.copytree(demo / name, tmp_path / name)
+    log = tmp_path / "demo-ordered" / "metrics.jsonl"
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows(demo / "demo-ordered") if row["batch"] < 4))
+    module("demo_report").main(tmp_path)
+    assert "no full window" in capsys.readouterr().out
+    assert (tmp_path / "demo.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize("yaml", YAMLS, ids=lambda path: path.stem)
