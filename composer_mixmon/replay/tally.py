@@ -96,4 +96,4 @@ def _count_row(
         first, last = int(units[begin]), int(units[-1])
         per_unit = tally(units[begin:] - first, labels[begin:], counts.shape[1], last - first + 1)
         batch = batch_of_unit[first : last + 1]
-        counts[batch[batch >= 0]] += per_unit[batch >= 0]
+        np.add.at(counts, batch[batch >= 0], per_unit[batch >= 0])  # several units may share a batch

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -133,3 +134,19 @@ def test_counts_are_those_of_the_ids(case, data):
         assert replay.counts(ranges, chosen).counts.tolist() == expected
     assert replay.counts(ranges, chosen).counts.tolist() == expected
     assert replay.ids(chosen).tolist() == expected_ids[chosen].tolist()
+
+
+@pytest.mark.parametrize("method", BATCHING_METHODS)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_counts_of_larger_epochs(method, ranks):
+    """With hundreds of regular columns in each canonical node, counts are still those of the ids."""
+    world = World(nodes=2, ranks_per_node=ranks, workers_per_rank=2)
+    shards = [np.full(40, 250), np.full(20, 300)]
+    settings = Settings.resolve(
+        world, shards, batch_size=8, num_canonical_nodes=4, shuffle=True, batching_method=method
+    )
+    labels = LabelRanges.of_shards(np.concatenate(shards), np.arange(60) % 3, 3)
+    ids = upstream_batches(settings, world, 1, 480)
+    expected = [np.bincount(labels.of_ids(row[row >= 0]), minlength=3).tolist() for row in ids]
+    with tiny_chunks():
+        assert Replay(settings, world, 1, 480).counts(labels).counts.tolist() == expected
