@@ -157,8 +157,11 @@ def _random(settings: Settings, world: World, first_sample: int, samples: int) -
     if first_sample > samples + world.ranks - samples % world.ranks:
         raise ConfigError("first_sample", first_sample, f"the epoch ends at {samples}: start before that")
     lane = _global_lane(settings, world, 0, samples, first_sample)
-    full = lane.full_units
-    batches = full if settings.drop_last else -(-lane.part.cells // lane.width)
+    batches = -(-lane.part.cells // lane.width)
+    if settings.drop_last and batches > lane.full_units:
+        present = (lane.positions(np.array([lane.full_units])) >= 0).reshape(world.ranks, -1).sum(1)
+        if ((present > 0) & (present < settings.batch_size)).any():
+            batches = lane.full_units
     return Schedule((lane,), np.zeros((batches, 1), np.int32), np.arange(batches)[:, None], (lane.width,))
 
 
