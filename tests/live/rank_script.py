@@ -1,7 +1,8 @@
-"""Runs under the ``composer`` launcher: trains in several ways and writes down what each rank saw.
+"""Trains on several ranks in several ways and writes down what each rank saw.
 
-Usage: ``composer -n RANKS rank_script.py FOLDER SCENARIO…``. The folder holds ``mds``, written before. Each
-rank writes ``FOLDER/rank<i>.json``: by scenario, what :func:`train` returns.
+Usage: ``composer -n RANKS rank_script.py FOLDER SCENARIO…``, or, to import Composer only once for all ranks,
+``python rank_script.py FOLDER SCENARIO…`` with RANKS and MASTER_PORT in the environment. The folder holds
+``mds``, written before. Each rank writes ``FOLDER/rank<i>.json``: by scenario, what :func:`train` returns.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -204,7 +206,21 @@ SCENARIOS: list[Callable[[], dict[str, Any]]] = [
     saved,
 ]
 
+
+def fork(ranks: int) -> None:
+    """Go on as so many processes, in the environment that the ``composer`` launcher would give them."""
+    for rank in range(ranks):
+        if os.fork() == 0:
+            names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+            os.environ |= {name: str(value) for name, value in names.items()}
+            os.environ |= {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+            return
+    sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) != 0 for _ in range(ranks)))
+
+
 if __name__ == "__main__":
+    if "RANK" not in os.environ:
+        fork(int(os.environ["RANKS"]))
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(150, exit=True)  # says where, should the ranks wait for each other
     dist.initialize_dist("cpu", timeout=60.0)

@@ -1,4 +1,4 @@
-"""Several processes under the ``composer`` launcher, joined by gloo.
+"""Several processes joined by gloo.
 
 One launch for each number of ranks runs all scenarios of ``rank_script.py``; the tests read what each rank
 wrote down.
@@ -26,24 +26,28 @@ SAMPLES, BATCH, INTERVAL = 96, 4, 4
 SCRIPT = Path(__file__).with_name("rank_script.py")
 
 
-def launch(ranks: int, folder: Path, scenarios: list[str]) -> tuple[Path, list[dict[str, Any]]]:
+def launch(ranks: int, folder: Path, scenarios: list[str], command: list[str]) -> Any:
     """Run the script on so many ranks; returns the folder and each rank's report."""
     write_mds(folder / "mds", SAMPLES)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "composer.cli.launcher", "-n", str(ranks), "--master_port", str(port)]
-    root = str(Path(__file__).parents[2])
-    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        port = str(free.getsockname()[1])
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "RANKS": str(ranks),
+        "MASTER_PORT": port,
+    }
     done = subprocess.run(
-        [*command, str(SCRIPT), str(folder), *scenarios],
+        [sys.executable, *command, str(SCRIPT), str(folder), *scenarios],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
 
 
@@ -61,12 +65,15 @@ BY_TWO = [
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return launch(2, tmp_path_factory.mktemp("two"), BY_TWO)
+    """Two ranks under the ``composer`` launcher."""
+    launcher = ["-m", "composer.cli.launcher", "-n", "2"]
+    return launch(2, tmp_path_factory.mktemp("two"), BY_TWO, launcher)
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return launch(4, tmp_path_factory.mktemp("four"), EVERYWHERE)
+    """Four ranks forked by the script, so that Composer is imported once."""
+    return launch(4, tmp_path_factory.mktemp("four"), EVERYWHERE, [])
 
 
 @pytest.fixture(params=["two", "four"])
