@@ -4,9 +4,10 @@
 
 Prints, measured side by side in this one run:
 
-- ``p50_us``, ``p99_us``: time of ours on the main thread a batch, logging apart, in microseconds: 4,096
-  sample ids, a dataset of 1,000,000 shards, 1,000 labels, a window of 100 and an interval of 10 batches,
+- ``p50_us``, ``p99_us``: time of ours on the main thread a batch, logging and evidence apart, in microseconds:
+  4,096 sample ids, a dataset of 1,000,000 shards, 1,000 labels, a window of 100 and an interval of 10 batches,
   with one alarm rule. The labels are looked up in the DataLoader's workers, as they are in a run.
+- ``evidence_us``: what the evidence costs on top, a batch on average, by the number of labels.
 - ``worker_p50_us``: time of ours in a worker for such a batch.
 - ``startup_s``, ``startup_mb``: building the labels of that dataset, and the memory they take.
 - ``throughput_ratio``: samples a second of a tiny ModernBERT's masked-LM training with monitoring over
@@ -36,6 +37,7 @@ from streaming.base.util import clean_stale_shared_memory
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from composer_mixmon import MixMon
+from composer_mixmon.evidence import Evidence, EvidenceSettings
 from composer_mixmon.labels import label_by_groups
 from composer_mixmon.shards import ShardTable
 
@@ -59,19 +61,21 @@ def bench_startup(shards: ShardTable) -> tuple[dict[str, float], Any]:
     return {"startup_s": time.perf_counter() - start, "startup_mb": memory_mb() - before}, label_map
 
 
-def bench_main_thread(label_map: Any, batches: int) -> dict[str, float]:
+def bench_main_thread(shards: ShardTable, label_map: Any, batches: int) -> dict[str, float]:
     """Time MixMon's events as Composer runs them, with the logger's own time taken off."""
     from composer_mixmon.callback import _Watch
-    from composer_mixmon.monitor import Monitor
+    from composer_mixmon.monitor import Expectation, Monitor
     from composer_mixmon.ranks import Ranks
+    from composer_mixmon.recent_shards import RecentShards
     from composer_mixmon.tap import TaggedBatch
 
-    mixmon = MixMon(window="100ba", log_interval="10ba", alarm={"rules": [{"deviation": 0.5}]})
+    alarm = {"rules": [{"deviation": 0.5}], "tolerance": None}
+    mixmon = MixMon(window="100ba", log_interval="10ba", alarm=alarm)
     state: Any = SimpleNamespace(device=None, timestamp=SimpleNamespace(batch=0))
     tap: Any = SimpleNamespace(latest=None, take=lambda: tap.latest, detach=lambda: None)
-    target = np.full(LABELS, 1 / LABELS)
-    monitor = Monitor(label_map.names, target, 100, 10, mixmon._config.alarm.rules)
-    mixmon._watch = _Watch(tap, monitor, Ranks(state), contributes=True)
+    expected = Expectation(np.full(LABELS, 1 / LABELS))
+    monitor = Monitor(label_map.names, [expected], 100, 10, mixmon._config.alarm.rules)
+    mixmon._watch = _Watch(tap, monitor, Ranks(state), RecentShards(shards, 110), contributes=True)
     logging_s = [0.0]
 
     def timed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,6 +106,19 @@ def bench_main_thread(label_map: Any, batches: int) -> dict[str, float]:
     assert monitor.run.sum() == batches // 10 * 10 * IDS
     p50, p99 = np.percentile(main, [50, 99]) * 1e6
     return {"p50_us": p50, "p99_us": p99, "worker_p50_us": float(np.median(worker)) * 1e6}
+
+
+def bench_evidence(labels: int, intervals: int = 50) -> float:
+    """Microseconds a batch, at 4,096 samples a batch and 10 batches at a time."""
+    target = np.full(labels, 1 / labels)
+    evidence = Evidence(EvidenceSettings(target, 0.05))
+    rows = np.random.default_rng(0).multinomial(IDS, target, (intervals, 10))
+    times = []
+    for interval in rows:
+        start = time.perf_counter()
+        evidence.update(interval)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) / 10 * 1e6
 
 
 class Stopwatch(Callback):
@@ -179,8 +196,10 @@ def bench_throughput(pairs: int, batches: int) -> dict[str, Any]:
 @click.option("--quick", is_flag=True, help="A tenth of the work, to see that it runs.")
 def main(as_json: bool, quick: bool) -> None:
     """Measure what monitoring costs a training run."""
-    startup, label_map = bench_startup(big_dataset())
-    figures: dict[str, Any] = startup | bench_main_thread(label_map, 500 if quick else 5000)
+    shards = big_dataset()
+    startup, label_map = bench_startup(shards)
+    figures: dict[str, Any] = startup | bench_main_thread(shards, label_map, 500 if quick else 5000)
+    figures["evidence_us"] = {labels: bench_evidence(labels) for labels in (2, 10, 100, 1000)}
     figures |= bench_throughput(*((1, 40) if quick else (9, 300)))
     if as_json:
         click.echo(json.dumps(figures))
