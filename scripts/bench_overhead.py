@@ -4,9 +4,9 @@
 
 Prints, measured side by side in this one run:
 
-- ``p50_us``, ``p99_us``: time of ours on the main thread a batch, logging and evidence apart, in microseconds:
-  4,096 sample ids, a dataset of 1,000,000 shards, 1,000 labels, a window of 100 and an interval of 10 batches,
-  with one alarm rule. The labels are looked up in the DataLoader's workers, as they are in a run.
+- ``p50_us``, ``p99_us``: time of ours on the main thread a batch, logging and evidence apart, in
+  microseconds: 4,096 sample ids, a dataset of 1,000,000 shards, 1,000 labels, a window of 100 and an interval
+  of 10 batches, with one alarm rule. The labels are looked up in the DataLoader's workers, as in a run.
 - ``evidence_us``: what the evidence costs on top, a batch on average, by the number of labels.
 - ``worker_p50_us``: time of ours in a worker for such a batch.
 - ``startup_s``, ``startup_mb``: building the labels of that dataset, and the memory they take.

@@ -496,3 +496,15 @@ def test_randperm_shares_are_those_of_its_draws(bench):
     """The shares of random32 % n, against counting all 2**32 draws in closed form for one small n."""
     draws = np.bincount(np.arange(2**32 % 70, dtype=np.int64), minlength=70) + 2**32 // 70
     np.testing.assert_allclose(bench.modulo_shares(70), draws.reshape(10, 7).sum(1) / 2**32, rtol=1e-13)
+
+
+def test_reading_falls_after_a_long_bias():
+    """Ten thousand biased batches carry over no more evidence than a few: healthy ones bring it down."""
+    chosen = EvidenceSettings(np.array([0.5, 0.5]), 0.05)
+    evidence = Evidence(chosen)
+    biased = evidence.update(np.tile([256, 0], (10_000, 1)))
+    assert biased.max() > 1000 > chosen.threshold
+    healthy = evidence.update(np.tile([128, 128], (4000, 1)))
+    assert healthy[-1] < chosen.threshold - 3
+    again = evidence.update(np.tile([256, 0], (20, 1)))
+    assert again[-1] > chosen.threshold
