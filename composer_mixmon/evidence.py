@@ -49,9 +49,9 @@ Floats = npt.NDArray[np.float64]
 
 # Counts worked on at once, so that an epoch of a million batches needs no more memory than a few.
 _AT_ONCE = 1 << 14
-# No block carries more than this beyond the threshold over to the next, as a log10: after a bias of ten thousand
-# batches the reading falls as fast as after one of ten, and the next bias is an event of its own. Less evidence
-# only makes the promise safer.
+# No block carries more than this beyond the threshold over to the next, as a log10: after a bias of ten
+# thousand batches the reading falls as fast as after one of ten, and the next bias is an event of its own.
+# Less evidence only makes the promise safer.
 _SURPLUS = 3.0
 _STATE_VERSION = 1
 
