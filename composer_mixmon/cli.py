@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
+import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from composer_mixmon import __version__
-from composer_mixmon.errors import MixmonError
+from composer_mixmon.errors import ConfigError, MixmonError
+from composer_mixmon.plotting import check_plot_file
+from composer_mixmon.printing import printable
+from composer_mixmon.progress import bars
+from composer_mixmon.replay.samplers import GENERATORS
 
 if TYPE_CHECKING:
     from composer_mixmon.check import Checked
@@ -45,11 +54,118 @@ def check(train_yaml: str) -> None:
     """
     from composer_mixmon.check import check_yaml  # brings streaming and torch: seconds
 
-    try:
+    with _one_line():
         checked = check_yaml(train_yaml)
-    except MixmonError as error:
-        raise _Failure(str(error)) from error
     _print(checked, Console())
+
+
+@main.command()
+@click.argument("train_yaml", type=click.Path())
+@click.option("--nodes", default=1, show_default=True, help="Physical nodes.")
+@click.option("--ranks", default=1, show_default=True, help="GPUs of each node.")
+@click.option(
+    "--workers", type=int, help="DataLoader workers of each GPU.  [default: the YAML's num_workers]"
+)
+@click.option("--epoch", default=0, show_default=True, help="Epoch, from 0.")
+@click.option(
+    "--batches",
+    metavar="A:B",
+    help="Batches of the epoch.  [default: all that max_duration lets the run see]",
+)
+@click.option(
+    "--labels", metavar="SPEC", help='Other labels, as in YAML: position, "{shards: {ja: ja/*}}", …'
+)
+@click.option(
+    "--sweep", is_flag=True, help="Try other shuffles, blocks and canonical nodes, with their cost."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Draw the epoch: .png or .svg.")
+def audit(
+    train_yaml: str,
+    nodes: int,
+    ranks: int,
+    workers: int | None,
+    epoch: int,
+    batches: str | None,
+    labels: str | None,
+    sweep: bool,
+    as_json: bool,
+    plot: str | None,
+) -> None:
+    """Compute what TRAIN.YAML's shuffle will feed the model, before anything is trained.
+
+    Reads index.json files only. The same figures as the callback's are kept over the epoch, and its alarm is
+    asked whether it would fire.
+
+    Exit status: 0 fine, 1 biased beyond the tolerance (the alarm would fire, or the dataset cannot meet the
+    target), 2 bad input.
+    """
+    from composer_mixmon.audit import Options, audit_yaml  # brings streaming and torch: seconds
+    from composer_mixmon.audit.show import show
+
+    with _one_line():
+        if plot:
+            check_plot_file(plot)
+        options = Options(nodes, ranks, workers, epoch, batches, _yaml_option("--labels", labels))
+        found = audit_yaml(train_yaml, options, sweep, bars(Console(stderr=True, quiet=as_json)))
+        if plot:
+            from composer_mixmon.audit.plot import plot_audit
+
+            plot_audit(found, plot)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), allow_nan=False))
+    else:
+        show(found, Console())
+    sys.exit(found.biased)
+
+
+@main.command()
+@click.option("--n", type=float, required=True, help="Samples of the dataset, such as 1e9.")
+@click.option("--generator", type=click.Choice(GENERATORS), default="torch", show_default=True)
+@click.option("--first", default=10_000, show_default=True, help="How many of the first samples to look at.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Draw a histogram: .png or .svg."
+)
+def sampler(n: float, generator: str, first: int, seed: int, as_json: bool, plot: str | None) -> None:
+    """Show whether the first samples of a random permutation come from everywhere alike.
+
+    torch: torch.randperm on a CPU from 2.6.0 on. torch-legacy: up to 2.5.1. pcg64dxsm: numpy's, as ModernBERT
+    takes it; it needs 4 bytes of memory a sample up to 2**32 samples.
+
+    Exit status: 0 even, 1 biased (p < 1e-6), 2 bad input.
+    """
+    from composer_mixmon.sampler_report import look_at_sampler, plot_sampler, show_sampler
+
+    with _one_line():
+        if plot:
+            check_plot_file(plot)
+        found = look_at_sampler(generator, n, first, seed)
+        if plot:
+            plot_sampler(found, plot)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), allow_nan=False))
+    else:
+        show_sampler(found, Console())
+    sys.exit(found.biased)
+
+
+@contextmanager
+def _one_line() -> Generator[None]:
+    """Turn what is wrong with the input into one line and exit status 2."""
+    try:
+        yield
+    except MixmonError as error:
+        raise _Failure(printable(str(error))) from error
+
+
+def _yaml_option(name: str, text: str | None) -> Any:
+    try:
+        return None if text is None else yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mend = f"is no YAML: {' '.join(str(error).split())}"
+        raise ConfigError(name, text, mend) from error
 
 
 def _print(checked: Checked, console: Console) -> None:

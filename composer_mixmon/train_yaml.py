@@ -8,6 +8,7 @@ ModernBERT's and llm-foundry's (``train_loader.dataset``), and any other in whic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -42,11 +43,15 @@ class TrainYaml:
         streams: The training dataset's streams.
         dataset: All settings of the dataset.
         mixmon: The arguments of MixMon, empty where the YAML has no such callback.
+        loader: The plain values beside the dataset, such as ``num_workers``.
+        run: The YAML's plain values at its top, such as ``global_train_batch_size``, and ``model.name``.
     """
 
     streams: tuple[StreamSource, ...]
     dataset: dict[str, Any]
     mixmon: dict[str, Any]
+    loader: dict[str, Any]
+    run: dict[str, Any]
 
 
 def read_train_yaml(path: str) -> TrainYaml:
@@ -65,7 +70,13 @@ def read_train_yaml(path: str) -> TrainYaml:
     callbacks = root.get("callbacks")
     has_mixmon = isinstance(callbacks, DictConfig) and callbacks.get("mixmon") is not None
     mixmon = _resolved(root, "callbacks.mixmon") if has_mixmon else {}
-    return TrainYaml(tuple(_streams(where, dataset)), dataset, mixmon)
+    parent, _, _ = where.rpartition(".")
+    loader = OmegaConf.select(root, parent) if parent else root
+    model = root.get("model") if not OmegaConf.is_missing(root, "model") else None
+    names = {f"model.{k}": v for k, v in _scalars(model).items()} if isinstance(model, DictConfig) else {}
+    return TrainYaml(
+        tuple(_streams(where, dataset)), dataset, mixmon, _scalars(loader), _scalars(root) | names
+    )
 
 
 def _load(path: str) -> DictConfig:
@@ -115,6 +126,16 @@ def _resolved(root: DictConfig, where: str) -> dict[str, Any]:
                     f"{where}.{key}", _raw(node, key), f"cannot be resolved: {reason}"
                 ) from error
             values[key] = _raw(node, key)
+    return values
+
+
+def _scalars(node: DictConfig) -> dict[str, Any]:
+    """A mapping's plain values; what cannot be resolved is left out, for it may not be needed."""
+    values: dict[str, Any] = {}
+    for key in map(str, node):
+        with suppress(OmegaConfBaseException):
+            if not OmegaConf.is_config(node[key]):
+                values[key] = node[key]
     return values
 
 
