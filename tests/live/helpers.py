@@ -33,12 +33,10 @@ class Tiny(ComposerModel):
             self.linear.weight.fill_(0.1)
             self.linear.bias.fill_(0.0)
         self.fed: list[list[int]] = []
-        self.batches: list[Any] = []
 
     def forward(self, batch: Any) -> torch.Tensor:
         if self.training:
             self.fed.append(ids_of(batch))
-            self.batches.append(batch)
         if isinstance(batch, torch.Tensor):
             x = batch[:, 1:]
         elif isinstance(batch, (tuple, list)):
