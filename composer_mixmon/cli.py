@@ -52,7 +52,7 @@ def check(train_yaml: str) -> None:
     Reads the index.json of each stream, from its local folder or else from its remote; no shard is opened.
     The monitor's settings are those under callbacks.mixmon; without them, streams are the labels.
     """
-    from composer_mixmon.check import check_yaml  # brings streaming and torch: seconds
+    from composer_mixmon.check import check_yaml
 
     with _one_line():
         checked = check_yaml(train_yaml)
@@ -100,7 +100,7 @@ def audit(
     Exit status: 0 fine, 1 biased beyond the tolerance (the alarm would fire, or the dataset cannot meet the
     target), 2 bad input.
     """
-    from composer_mixmon.audit import Options, audit_yaml  # brings streaming and torch: seconds
+    from composer_mixmon.audit import Options, audit_yaml
     from composer_mixmon.audit.show import show
 
     with _one_line():

@@ -9,8 +9,6 @@ import tempfile
 import urllib.parse
 from pathlib import Path
 
-from streaming.base.storage import CloudDownloader
-
 from composer_mixmon.errors import DatasetError
 from composer_mixmon.replay.index import INDEX_NAME, StreamIndex, parse_index, read_index
 from composer_mixmon.train_yaml import StreamSource
@@ -41,6 +39,8 @@ def fetch_index(source: StreamSource) -> StreamIndex:
 
 
 def _download(remote: str) -> StreamIndex:
+    from streaming.base.storage import CloudDownloader  # brings torch and transformers: many seconds
+
     with tempfile.TemporaryDirectory() as folder:
         local = Path(folder) / INDEX_NAME
         try:

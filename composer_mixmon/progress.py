@@ -32,7 +32,11 @@ def bars(console: Console) -> Callable[[str, int], AbstractContextManager[Advanc
 
         def advance(done: int) -> None:
             progress.advance(task, done)
-            if not progress.live.is_started and time.monotonic() - began > _PATIENCE_S:
+            if (
+                console.is_terminal
+                and not progress.live.is_started
+                and time.monotonic() - began > _PATIENCE_S
+            ):
                 progress.start()
 
         try:

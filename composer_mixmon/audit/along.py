@@ -105,6 +105,9 @@ class Window:
     deviation: float
     noise_floor: float
 
+    def __len__(self) -> int:
+        return self.last + 1 - self.first
+
 
 def look_along(
     rows: Iterable[Counts],
@@ -214,9 +217,8 @@ class _Books:
 def _noise(counts: Counts, target: Floats) -> Floats:
     """Noise floor of each row: hardly ever more than a few numbers of samples."""
     samples = counts.sum(axis=1)
-    different: Counts = np.unique(samples)
-    floors = np.array([noise_floor(n, target) for n in different.tolist()])
-    return floors[np.searchsorted(different, samples)]
+    floor = {n: noise_floor(n, target) for n in set(samples.tolist())}
+    return np.array([floor[n] for n in samples.tolist()])
 
 
 def parts(along: Along) -> list[Part]:

@@ -33,12 +33,14 @@ def plot_audit(audit: Audit, file: str) -> None:
     figure = new_figure(10, 6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_shares(above, audit)
-    _draw_deviation(below, audit.along)
+    _draw_deviation(below, audit.along, audit.plan.config.alarm.tolerance)
     for number, alarm in enumerate(audit.along.alarms[:_ALARMS_SHOWN]):
         for panel in (above, below):
             label = "alarm" if number == 0 and panel is below else None
             panel.axvline(alarm.batch, color=_ALARM, linewidth=1, linestyle="--", label=label)
-    below.legend(loc="upper right", frameon=False, ncols=3)
+    below.legend(
+        loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=4, fontsize=9, borderaxespad=0
+    )
     below.set_xlabel(f"batch of epoch {audit.plan.epoch}")
     figure.suptitle(_title(audit), fontsize=11)
     save(figure, file)
@@ -69,13 +71,14 @@ def _draw_shares(panel: Any, audit: Audit) -> None:
     more = len(audit.plan.names) - len(shown)
     title = f"window of {along.window} batches, target dotted" + (f"; {more} more labels" if more else "")
     panel.set_ylabel("share")
-    panel.set_ylim(bottom=0)
-    panel.legend(title=title, loc="upper right", frameon=False, ncols=4)
+    panel.set_title(title, loc="left", fontsize=9)
+    panel.legend(
+        loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=4, fontsize=9, borderaxespad=0
+    )
     panel.grid(alpha=0.25)
-    panel.margins(y=0.3)
 
 
-def _draw_deviation(panel: Any, along: Along) -> None:
+def _draw_deviation(panel: Any, along: Along, tolerance: float | None) -> None:
     step = -(-len(along) // _COLUMNS)
     edges = np.arange(0, len(along), step)
     highest = np.maximum.reduceat(np.where(np.isfinite(along.excess), along.deviation, np.nan), edges)
@@ -83,11 +86,12 @@ def _draw_deviation(panel: Any, along: Along) -> None:
     panel.fill_between(
         x, np.maximum.reduceat(along.noise, edges), color="#999999", alpha=0.35, label="noise floor"
     )
-    panel.plot(x, highest, color="black", linewidth=1.2, label="deviation of the window")
+    panel.plot(x, highest, color="black", linewidth=1.2, label="deviation")
+    if tolerance is not None:
+        panel.axhline(tolerance, color="#999999", linewidth=1, linestyle=":", label="tolerance")
     panel.set_ylabel("deviation")
     panel.set_ylim(bottom=0)
     panel.grid(alpha=0.25)
-    panel.margins(y=0.3)
 
 
 def _literal(text: str) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from composer_mixmon.audit.plan import Options, Plan, make_plan
 from composer_mixmon.audit.sweep import Sweep, sweep
 from composer_mixmon.audit.traps import Trap, find_traps
 from composer_mixmon.audit.watched import Advance, WatchedReplay
-from composer_mixmon.replay import Settings
+from composer_mixmon.replay import LabelRanges, Settings
 
 __all__ = ["Audit", "Stage", "audit_yaml", "quiet"]
 
 Stage = Callable[[str, int], AbstractContextManager[Advance]]
 """Opens a stage of the work, of so many samples (or settings); what it gives is told of the progress."""
+
+Ints = npt.NDArray[np.int64]
 
 _FORMAT = 1
 _CELLS = 1 << 27  # counts held at a time: 1 GiB. A larger epoch is replayed piece by piece, each a whole pass
@@ -131,11 +134,7 @@ def audit_yaml(path: str, options: Options, with_sweep: bool = False, stage: Sta
     began = time.perf_counter()
     along, ties = look(plan, plan.settings, stage)
     seconds = time.perf_counter() - began
-    windows = worst_windows(along)
-    worst: list[WorstWindow] = []
-    with stage("worst windows", len(windows) * plan.settings.epoch_size) as advance:
-        replay = plan.replay(advance=advance)
-        worst = [_explain(plan, replay, window) for window in windows]
+    worst = _explain(plan, worst_windows(along), stage)
     traps = find_traps(plan, plan.replay())
     swept = None
     if with_sweep:
@@ -179,19 +178,41 @@ def look(plan: Plan, settings: Settings, stage: Stage) -> tuple[Along, int]:
     return along, ties
 
 
-def _explain(plan: Plan, replay: WatchedReplay, window: Window) -> WorstWindow:
-    """Name the shards of a window and the shares they make."""
-    shard = replay.shards_by_node(slice(window.first, window.last + 1))
-    counts = np.bincount(shard[shard >= 0], minlength=len(plan.shards))
-    if plan.settings.replication:
-        counts //= plan.settings.replication
-    most = np.argsort(-counts, kind="stable")[:_SHARDS_SHOWN]
-    rows = replay.counts(plan.labels, slice(window.first, window.last + 1)).counts.sum(axis=0)
+def _explain(plan: Plan, windows: list[Window], stage: Stage) -> list[WorstWindow]:
+    """Name the shards of windows and the shares they make, all in one pass over the order."""
+    # A piece is a part of one shard with one label, so that both can be told from it.
+    ends = np.union1d(np.cumsum(plan.settings.shard_sizes()), plan.labels.ends)
+    ends = ends[ends > 0]
+    pieces = LabelRanges(ends, np.arange(len(ends)), len(ends))
+    label = plan.labels.of_ids(ends - 1)
+    shard = np.searchsorted(plan.shards.offsets, ends - 1, side="right") - 1
+    with stage("worst windows", plan.settings.epoch_size) as advance:
+        batches = chain.from_iterable(range(window.first, window.last + 1) for window in windows)
+        piece = plan.replay(advance=advance).only(batches).by_node(pieces)
+    found: list[WorstWindow] = []
+    for window, mine in zip(windows, np.split(piece, np.cumsum([len(w) for w in windows])[:-1]), strict=True):
+        counts = np.bincount(mine[mine >= 0], minlength=len(ends)) // (plan.settings.replication or 1)
+        found.append(
+            _worst(
+                plan, window, _sums(label, counts, len(plan.names)), _sums(shard, counts, len(plan.shards))
+            )
+        )
+    return found
+
+
+def _sums(of: Ints, counts: Ints, groups: int) -> Ints:
+    total = np.zeros(groups, np.int64)
+    np.add.at(total, of, counts)
+    return total
+
+
+def _worst(plan: Plan, window: Window, labels: Ints, shards: Ints) -> WorstWindow:
+    most: list[int] = np.argsort(-shards, kind="stable")[:_SHARDS_SHOWN].tolist()
     return WorstWindow(
         window,
-        rows / max(1, int(rows.sum())),
-        {plan.shards.names[s]: int(counts[s]) for s in most if counts[s]},
-        int(np.count_nonzero(counts)),
+        labels / max(1, int(labels.sum())),
+        {plan.shards.names[s]: int(shards[s]) for s in most if shards[s]},
+        int(np.count_nonzero(shards)),
     )
 
 

@@ -71,10 +71,10 @@ def _headline(plan: Plan) -> str:
 
 def _parts(parts: list[Part]) -> Table:
     table = Table(box=None, pad_edge=False)
-    headings = ("batches", "deviation", "noise floor", "dispersion", "worst window", "its noise floor")
+    headings = ("batches", "deviation", "noise floor", "dispersion", "worst window", "its floor")
     table.add_column("part")
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for part in parts:
         window = [part.window_deviation, part.window_noise_floor]
         table.add_row(
@@ -117,7 +117,7 @@ def _sweep(sweep: Sweep, console: Console) -> None:
         "resident shards", "bytes", "first shards", "bytes",
     )  # fmt: skip
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in sweep.rows:
         table.add_row(_marks(row), *_cells(row), style="bold green" if row.recommended else "")
     console.print(table)

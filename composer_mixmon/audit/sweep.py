@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from composer_mixmon.audit.along import Along
 from composer_mixmon.audit.plan import Plan
-from composer_mixmon.audit.watched import WatchedReplay
 from composer_mixmon.errors import ConfigError
-from composer_mixmon.replay import Settings
+from composer_mixmon.replay import LabelRanges, Settings
 from composer_mixmon.replay.settings import default_block_size
 
 if TYPE_CHECKING:
@@ -174,10 +174,12 @@ def _row(plan: Plan, settings: Settings, look: Callable[[Settings], tuple[Along,
     began = time.perf_counter()
     along, _ = look(settings)
     seconds = time.perf_counter() - began
-    replay = plan.replay(settings)
-    middle = along.first + max(0, len(along) - along.window) // 2
-    resident = _needed(plan, replay, slice(middle, min(middle + along.window, along.first + len(along))))
-    first = _needed(plan, replay, slice(along.first, along.first + 1))
+    window = min(along.window, len(along))
+    middle = along.first + (len(along) - window) // 2
+    sizes = settings.shard_sizes()
+    by_shard = LabelRanges.of_shards(sizes, np.arange(len(sizes)), len(sizes))
+    shard = plan.replay(settings).only([along.first, *range(middle, middle + window)]).by_node(by_shard)
+    first, resident = _needed(plan, shard[:1]), _needed(plan, shard[1:])
     return SweepRow(
         shuffle_algo=settings.shuffle_algo if settings.shuffle else "none",
         shuffle_block_size=settings.shuffle_block_size,
@@ -195,14 +197,16 @@ def _row(plan: Plan, settings: Settings, look: Callable[[Settings], tuple[Along,
     )
 
 
-def _needed(plan: Plan, replay: WatchedReplay, batches: slice) -> tuple[int, int]:
-    """Shards and bytes that a range of batches needs on the node that needs the most bytes."""
+def _needed(plan: Plan, shard: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Shards and bytes that batches need on the node that needs the most bytes.
+
+    Args:
+        plan: What is audited.
+        shard: The shard of every sample, int64 (batches, nodes, samples), −1 for padding.
+    """
     sizes = np.concatenate([np.array(index.bytes, np.int64) for index in plan.prepared.indices])
-    needed = [
-        np.bincount(node[node >= 0], minlength=len(sizes)) > 0 for node in replay.shards_by_node(batches)
-    ]
-    shards, total = max(((int(n.sum()), int(sizes[n].sum())) for n in needed), key=lambda pair: pair[1])
-    return shards, total
+    needed = [np.bincount(node[node >= 0], minlength=len(sizes)) > 0 for node in shard.transpose(1, 0, 2)]
+    return max(((int(n.sum()), int(sizes[n].sum())) for n in needed), key=lambda pair: pair[1])
 
 
 def _is_pareto(row: SweepRow, rows: list[SweepRow]) -> bool:

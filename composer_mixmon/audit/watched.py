@@ -4,12 +4,14 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from composer_mixmon.replay import LabelRanges, Replay, Settings, World
+from composer_mixmon.replay.schedule import Schedule
 from composer_mixmon.replay.shuffles import _blocks, _epoch_spans
 from composer_mixmon.replay.units import IdPayload, LabelPayload, Payload
 
@@ -44,22 +46,30 @@ class WatchedReplay(Replay):
             if self._advance:
                 self._advance(len(piece))
 
-    def shards_by_node(self, batches: slice) -> Ints:
-        """The shard of every sample of a range of batches: int64 (nodes, samples), −1 for padding.
-
-        Shards are carried through the shuffle as labels: that takes a fraction of the memory of sample ids.
+    def only(self, batches: Iterable[int]) -> WatchedReplay:
+        """The same order with some of its batches only, so that one pass over it finds them all.
 
         Args:
-            batches: As for :meth:`ids`.
+            batches: Counted from the first.
         """
-        sizes = self.settings.shard_sizes()
-        by_shard = LabelRanges.of_shards(sizes, np.arange(len(sizes)), len(sizes))
-        payloads = [LabelPayload(units, by_shard) for units in self._units]
-        values = self._values(range(self.batches)[batches], payloads, [])
+        rows, whole = np.fromiter(batches, np.int64), self._schedule
+        found = copy.copy(self)
+        found._schedule = Schedule(whole.lanes, whole.lane[rows], whole.unit[rows], whole.widths)
+        return found
+
+    def by_node(self, labels: LabelRanges) -> Ints:
+        """The label of every sample: int64 (batches, nodes, samples), −1 for padding.
+
+        Labels are carried through the shuffle: that takes a fraction of the memory of sample ids.
+
+        Args:
+            labels: The label of every underlying sample, of any number of labels.
+        """
+        payloads = [LabelPayload(units, labels) for units in self._units]
+        values = self._values(range(self.batches), payloads, [])
         by_rank = values.reshape(len(values), self._parallel_ranks, self.settings.batch_size)
         ranks = np.repeat(by_rank, self.world.ranks // self._parallel_ranks, axis=1)
-        by_node = ranks.reshape(len(ranks), self.world.nodes, -1)
-        return by_node.transpose(1, 0, 2).reshape(self.world.nodes, -1)
+        return ranks.reshape(len(ranks), self.world.nodes, -1)
 
     def blocks(self) -> Ints:
         """The shuffle block of each stream: int64 (streams,)."""
