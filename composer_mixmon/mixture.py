@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import zlib
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import numpy.typing as npt
 from composer_mixmon.statistics import chi_square_per_degree, deviation, noise_floor
 
 __all__ = ["Fold", "Mixture", "pack_counts", "unpack_counts"]
+
+_ROOM = 4  # windows of rows held, so that the window is moved to the front once in three
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -30,14 +33,30 @@ class Fold:
         rows: Counts of each batch, int64 (batches, labels).
         window: Counts of the window that ends with each batch, int64 (batches, labels).
         run: Counts of the run up to and with the last batch, int64 (labels,).
-        dispersion: Mean chi² per degree of freedom over that window, float64 (batches,).
+        lengths: Batches in that window, int64 (batches,).
+        spread: Chi² per degree of freedom of these batches behind those of the window before, float64.
     """
 
     before: int
     rows: Counts
     window: Counts
     run: Counts
-    dispersion: Floats
+    lengths: npt.NDArray[np.int64]
+    spread: Floats
+
+    @property
+    def dispersion(self) -> Floats:
+        """Mean chi² per degree of freedom over the window that ends with each batch, float64 (batches,)."""
+        return np.array([self.dispersion_at(row) for row in range(len(self.rows))], np.float64)
+
+    def dispersion_at(self, row: int) -> float:
+        """Its entry for one batch, which may be counted from the last.
+
+        A mean of its own: running sums would carry rounding from batch to batch, over a resumption too.
+        """
+        row %= len(self.rows)
+        end = len(self.spread) - len(self.rows) + row + 1
+        return float(self.spread[end - int(self.lengths[row]) : end].mean())
 
 
 class Mixture:
@@ -68,8 +87,8 @@ class Mixture:
         # The window's rows end at row `_end`, oldest first, behind rows of zeros where the run is
         # younger than a window; room behind them saves moving a window at every fold.
         self._end = self.window
-        self._rows = np.zeros((2 * self.window, len(self.target)), np.int64)
-        self._spread = np.zeros(2 * self.window, np.float64)  # chi² per degree of freedom of each row
+        self._rows = np.zeros((_ROOM * self.window, len(self.target)), np.int64)
+        self._spread = np.zeros(_ROOM * self.window, np.float64)  # chi² per degree of freedom of each row
         self._sum = np.zeros_like(self.run)
 
     @property
@@ -87,13 +106,13 @@ class Mixture:
         begin, end = self._end, self._end + len(rows)
         self._rows[begin:end] = rows
         self._spread[begin:end] = chi_square_per_degree(rows, self.target)
-        gained = rows - self._rows[begin - self.window : end - self.window]
-        lengths = np.minimum(self._in_window + np.arange(1, len(rows) + 1), self.window)
-        # A mean of its own for each batch: running sums would carry rounding on, over a resumption too.
-        dispersion = [self._spread[last - n : last].mean() for last, n in enumerate(lengths, begin + 1)]
-        window = self._sum + gained.cumsum(axis=0)
+        window = rows - self._rows[begin - self.window : end - self.window]
+        window[:1] += self._sum
+        for before, after in pairwise(window):  # cheaper than cumsum down a few long rows
+            after += before
         run = self.run + rows.sum(axis=0)
-        return Fold(self.batches, rows, window, run, np.array(dispersion, np.float64))
+        lengths = np.minimum(self._in_window + np.arange(1, len(rows) + 1), self.window)
+        return Fold(self.batches, rows, window, run, lengths, self._spread[begin - self.window : end].copy())
 
     def commit(self, fold: Fold) -> None:
         """Record the batches of ``fold``, which must be the last one computed."""
@@ -120,14 +139,15 @@ class Mixture:
 
     def _make_room(self, rows: int) -> None:
         """Have room for ``rows`` behind the window, moving it to the front where need be."""
-        if self._end + rows > len(self._rows):
-            room = max(2 * self.window, self.window + rows)
-            kept = slice(self._end - self.window, self._end)
-            self._rows = np.concatenate(
-                [self._rows[kept], np.zeros((room - self.window, len(self.run)), np.int64)]
-            )
-            self._spread = np.concatenate([self._spread[kept], np.zeros(room - self.window)])
-            self._end = self.window
+        if self._end + rows <= len(self._rows):
+            return
+        window = slice(self._end - self.window, self._end)
+        kept, spread = self._rows[window].copy(), self._spread[window].copy()
+        if self.window + rows > len(self._rows):
+            self._rows = np.zeros((self.window + rows, len(self.run)), np.int64)
+            self._spread = np.zeros(self.window + rows)
+        self._rows[: self.window], self._spread[: self.window] = kept, spread
+        self._end = self.window
 
     def metrics(self, fold: Fold, names: tuple[str, ...]) -> dict[str, float]:
         """Name the figures after the last batch of ``fold`` as they are logged.
@@ -140,7 +160,7 @@ class Mixture:
         figures = {
             "mixmon/window/deviation": float(deviation(window, self.target)),
             "mixmon/window/noise_floor": float(noise_floor(int(window.sum()), self.target)),
-            "mixmon/window/dispersion": float(fold.dispersion[-1]),
+            "mixmon/window/dispersion": fold.dispersion_at(-1),
             "mixmon/run/deviation": float(deviation(fold.run, self._run_target(int(fold.run.sum())))),
         }
         for scope, counts in (("window", window), ("run", fold.run)):

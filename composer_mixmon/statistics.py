@@ -30,8 +30,10 @@ def deviation(counts: npt.ArrayLike, target: npt.ArrayLike) -> Floats:
     """
     counts, target = np.asarray(counts, np.float64), np.asarray(target, np.float64)
     total = counts.sum(-1, keepdims=True)
-    away = np.abs(counts / np.maximum(total, 1) - target).sum(-1) / 2
-    return np.where(total[..., 0] > 0, away, 0.0)
+    away = counts / np.maximum(total, 1)
+    away -= target
+    np.abs(away, out=away)
+    return np.where(total[..., 0] > 0, away.sum(-1) / 2, 0.0)
 
 
 def noise_floor(samples: int, target: npt.ArrayLike) -> float:
@@ -77,7 +79,9 @@ def chi_square(counts: npt.ArrayLike, target: npt.ArrayLike) -> Floats:
     total = counts.sum(-1, keepdims=True)
     surplus = counts - total * target
     weight = np.divide(1, target, out=np.zeros_like(target), where=target > 0)
-    return np.sum(surplus * surplus * weight, axis=-1) / np.maximum(total[..., 0], 1)
+    np.multiply(surplus, surplus, out=surplus)
+    surplus *= weight
+    return surplus.sum(-1) / np.maximum(total[..., 0], 1)
 
 
 def chi_square_per_degree(counts: npt.ArrayLike, target: npt.ArrayLike) -> Floats:
