@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from streaming import MDSWriter, Stream, StreamingDataset
+from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from torch.utils.data import default_collate
 
 SHARD = 8  # samples in a full shard
@@ -162,6 +162,11 @@ def as_tensor(samples: list[Any]) -> Any:
 
 def as_custom(samples: list[Any]) -> Any:
     return Custom(*as_tuple(samples))
+
+
+def mds_loader(dataset: StreamingDataset, **settings: Any) -> StreamingDataLoader:
+    """Batches of the dataset's own size, as dicts."""
+    return StreamingDataLoader(dataset, batch_size=dataset.batch_size, collate_fn=as_dict, **settings)
 
 
 def ids_of(batch: Any) -> list[int]:

@@ -136,10 +136,24 @@ def test_books_of_other_labels_are_begun_afresh(
 @pytest.mark.parametrize("books", [{}, {"format": 99}, {"format": 1, "labels": ["a", "b"]}, {"format": 1}])
 def test_unreadable_books_do_not_stop_a_run(tmp_path: Path, books: dict[str, Any]) -> None:
     """Those of another version, damaged or empty."""
+    begins_afresh(tmp_path, books)
+
+
+@pytest.mark.parametrize("lost", ["mixture", "pending", "phase", "alarms", "evidence", "labels"])
+def test_books_of_which_a_part_is_lost(
+    tmp_path: Path, uninterrupted: tuple[Path, MixMon, Any, Witness], lost: str
+) -> None:
+    """Nothing is taken over from the rest of them."""
+    _, mixmon, _, _ = uninterrupted
+    begins_afresh(tmp_path, {key: part for key, part in mixmon.state_dict().items() if key != lost})
+
+
+def begins_afresh(tmp_path: Path, books: dict[str, Any]) -> None:
     mixmon = monitor(window="100ba")
     mixmon.load_state_dict(books)
     fit(loader(tmp_path), mixmon, duration="5ba")
     assert len(rows(mixmon)) == 5
+    assert rows(mixmon).sum() == 5 * BATCH
 
 
 def test_fit_twice_and_close_twice(tmp_path: Path) -> None:
