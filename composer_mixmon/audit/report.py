@@ -150,7 +150,9 @@ def look(plan: Plan, settings: Settings, stage: Stage) -> tuple[Along, int]:
         settings: The plan's, or others.
         stage: Told of the progress.
     """
-    chosen = range(plan.replay(settings).batches)[plan.chosen.start : plan.chosen.stop]
+    batches = plan.replay(settings).batches  # other settings may pad the epoch to another number
+    to_the_end = plan.chosen.stop == plan.epoch_batches
+    chosen = range(batches)[plan.chosen.start : None if to_the_end else plan.chosen.stop]
     step = max(1, _CELLS // plan.labels.count)
     pieces = [
         slice(begin, min(begin + step, chosen.stop)) for begin in range(chosen.start, chosen.stop, step)

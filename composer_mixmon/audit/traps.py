@@ -61,7 +61,7 @@ def _unshuffled_end(plan: Plan, replay: WatchedReplay) -> Trap | None:
     text = (
         f"py1br never shuffles the end of the epoch: {samples:,} of {settings.epoch_size:,} samples "
         f"({samples / settings.epoch_size:.2%}, about the last {batches:,} batches) come in file order. "
-        "Use py1e, or a smaller shuffle_block_size"
+        "Use py1e"
     )
     return Trap("py1br_end", text, {"samples": samples, "batches": batches})
 
