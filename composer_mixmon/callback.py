@@ -209,13 +209,14 @@ class MixMon(Callback):
         check_loader(loader)
         self._actions.check(state)
         parts = assemble(self._config, loader)
-        if parts.finding and dist.get_global_rank() == 0:
-            log.warning("mixmon: %s", parts.finding)
         if self._saved:
             try:
                 parts.monitor.load_state_dict(self._saved)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 log.warning("mixmon counts afresh, for it cannot go on from the saved counts: %s", error)
+                parts = assemble(self._config, loader)  # not from what was loaded up to there
+        if parts.finding and dist.get_global_rank() == 0:
+            log.warning("mixmon: %s", parts.finding)
         self._tell(lambda: logger.log_hyperparameters({"mixmon": run_config(self._config, parts, loader)}))
         replication = getattr(loader.dataset, "replication", None) or 1
         return _Watch(

@@ -206,3 +206,15 @@ def test_state_loads_without_any_class(tmp_path: Path) -> None:
     assert json.loads(json.dumps(state)) == state
     torch.save(state, tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt", weights_only=True) == state
+
+
+def test_damaged_state_is_left_out_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Saved books that are damaged anywhere are not used in part: one warning, and counting starts afresh."""
+    first = MixMon(log_interval="4ba")
+    fit(ordered(tmp_path), first)
+    for part in ("alarms", "mixture", "phase", "pending"):
+        damaged = MixMon(log_interval="4ba")
+        damaged.load_state_dict(first.state_dict() | {part: None})
+        fit(ordered(tmp_path), damaged)
+        assert damaged.state_dict()["mixture"]["run"] == [40, 24], part
+    assert caplog.text.count("counts afresh") == 4
