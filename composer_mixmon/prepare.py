@@ -82,7 +82,7 @@ def prepare(training: TrainYaml, labels: Any = None) -> Prepared:
     choose = choose_per_stream(
         [stream.weight for stream in training.streams],
         sizes,
-        parse_epoch_size(training.dataset.get("epoch_size")),
+        _epoch_size(training.dataset.get("epoch_size")),
         _seed(training.dataset.get("shuffle_seed")),
     )
     label_map = resolve_labels(config.labels, shards)
@@ -114,6 +114,15 @@ def expectations(prepared: Prepared, unit: float, rounding: float) -> tuple[str 
         rounding=rounding,
     )
     return finding, [Expectation(target, against(own if finding else target)) for target in targets]
+
+
+def _epoch_size(value: Any) -> int | None:
+    try:
+        return parse_epoch_size(value)
+    except (TypeError, OverflowError) as error:  # a list, say, or .inf
+        raise ConfigError(
+            "epoch_size", value, 'write a number of samples, such as 100000 or "100k"'
+        ) from error
 
 
 def _seed(value: Any) -> int:

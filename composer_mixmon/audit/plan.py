@@ -20,6 +20,7 @@ from composer_mixmon.evidence import batching_effects
 from composer_mixmon.monitor import Expectation
 from composer_mixmon.prepare import Prepared, expectations, prepare
 from composer_mixmon.replay import LabelRanges, Settings, World
+from composer_mixmon.replay.world import check_whole
 from composer_mixmon.shards import ShardTable
 from composer_mixmon.train_yaml import TrainYaml, read_train_yaml
 
@@ -142,7 +143,7 @@ def make_plan(path: str, options: Options) -> Plan:
             "`mixmon sampler` shows how its sampler mixes"
         )
         raise ConfigError("dataset.streaming", False, mend)
-    workers = training.loader.get("num_workers", 0) if options.workers is None else options.workers
+    workers = (training.loader.get("num_workers") or 0) if options.workers is None else options.workers
     world = World(options.nodes, options.ranks, workers)
     modernbert = training.run.get("model.name") in _MODERNBERT_MODELS
     prepared = prepare(training, options.labels)
@@ -177,13 +178,14 @@ def _settings(prepared: Prepared, world: World, modernbert: bool) -> Settings:
     block = given.get("shuffle_block_size")
     if isinstance(block, float) and block.is_integer():  # 5e6, as llm-foundry takes it
         given["shuffle_block_size"] = int(block)
-    replication = given.get("replication")
+    replication = given.get("replication", 1)
+    check_whole("replication", replication, 1)
     return Settings.resolve(
         world,
         [index.samples for index in prepared.indices],
         [stream.weight for stream in training.streams],
-        batch_size=_device_batch(training, world.ranks, 1 if replication is None else replication),
-        drop_last=training.loader.get("drop_last", False),
+        batch_size=_device_batch(training, world.ranks, replication),
+        drop_last=training.loader.get("drop_last") or False,
         **{**defaults, **given},
     )
 
