@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -21,3 +22,11 @@ def _shared_memory_ends_with_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterat
     gc.collect()  # the arrays that look into it
     for cleanup in cleanups:
         cleanup()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _lock_files_stay_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Streaming leaves two lock files a dataset among the temporary files, and looks at all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("locks")))
+        yield

@@ -103,7 +103,7 @@ def test_uneven_last_batch(tmp_path: Path, samples: int, drop_last: bool, worker
 )
 def test_streams_in_every_batching_method(tmp_path: Path, method: str, weights: Any) -> None:
     """Up- and down-sampled streams count under the underlying ids, and under their streams."""
-    settings = {"batching_method": method, "weights": weights, "shuffle": True, "shuffle_block_size": 16}
+    settings = {"batching_method": method, "weights": weights, "shuffle": True, "shuffle_block_size": 32}
     loader = StreamingDataLoader(
         two_streams(tmp_path, BATCH, **settings), batch_size=BATCH, collate_fn=as_dict
     )

@@ -37,6 +37,7 @@ def launch(ranks: int, folder: Path, scenarios: list[str], command: list[str]) -
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "RANKS": str(ranks),
+        "TMPDIR": str(folder),  # for streaming's lock files
         "MASTER_PORT": port,
     }
     done = subprocess.run(

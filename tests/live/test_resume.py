@@ -52,6 +52,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MixMo
     return folder, mixmon, metrics(run), witness
 
 
+@pytest.mark.filterwarnings("ignore:No batches were trained:UserWarning")  # resumed where an epoch ends
 @pytest.mark.parametrize(
     ("at", "workers"), [(1, 0), (3, 0), (4, 0), (10, 0), (11, 0), (12, 0), (21, 0), (7, 2), (16, 2)]
 )
