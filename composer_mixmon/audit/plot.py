@@ -8,6 +8,7 @@ import numpy as np
 
 from composer_mixmon.audit.along import Along
 from composer_mixmon.audit.report import Audit
+from composer_mixmon.audit.sweep import BLOCKED
 from composer_mixmon.plotting import new_figure, save
 from composer_mixmon.printing import printable
 
@@ -49,7 +50,7 @@ def plot_audit(audit: Audit, file: str) -> None:
 def _title(audit: Audit) -> str:
     settings = audit.plan.settings
     algo = settings.shuffle_algo if settings.shuffle else "no shuffle"
-    block = f", block {settings.shuffle_block_size:,}" if algo in ("py1e", "py1br") else ""
+    block = f", block {settings.shuffle_block_size:,}" if algo in BLOCKED else ""
     verdict = "biased beyond the tolerance" if audit.biased else "fine"
     return (
         f"{algo}{block}, {settings.num_canonical_nodes:,} canonical nodes, "

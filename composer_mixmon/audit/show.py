@@ -8,12 +8,13 @@ from rich.table import Table
 from composer_mixmon.audit.along import Part
 from composer_mixmon.audit.plan import Plan
 from composer_mixmon.audit.report import Audit, WorstWindow
-from composer_mixmon.audit.sweep import Sweep, SweepRow
+from composer_mixmon.audit.sweep import BLOCKED, Sweep, SweepRow
 from composer_mixmon.printing import say
 
 __all__ = ["show"]
 
 _LABELS_SHOWN = 3
+_TABLE_WIDTH = 160
 
 
 def show(audit: Audit, console: Console) -> None:
@@ -23,12 +24,14 @@ def show(audit: Audit, console: Console) -> None:
         audit: What was found.
         console: Where to.
     """
+    console.width = max(console.width, _TABLE_WIDTH)  # a narrow terminal breaks lines, and nothing is cut off
     say(console, _headline(audit.plan))
     console.print()
     console.print(_parts(audit.parts))
     say(
         console,
-        f"start and end: the first and the last tenth; windows of {audit.plan.config.window} batches\n",
+        "start and end are the first and the last tenth; deviation and dispersion: mean of the batches;\n"
+        f"window: the worst of {audit.plan.config.window} batches; floor: what a perfect shuffle shows\n",
     )
     for worst in audit.worst:
         say(console, _worst(audit.plan, worst))
@@ -48,33 +51,36 @@ def show(audit: Audit, console: Console) -> None:
     say(console, f"verdict: {verdict}", "bold red" if audit.biased else "bold green")
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def _headline(plan: Plan) -> str:
     settings, world = plan.settings, plan.world
     shuffle = "no shuffle"
     if settings.shuffle:
-        shuffle = (
-            f"{settings.shuffle_algo}, block {settings.shuffle_block_size:,}, seed {settings.shuffle_seed}"
-        )
+        block = f", block {settings.shuffle_block_size:,}" if settings.shuffle_algo in BLOCKED else ""
+        shuffle = f"{settings.shuffle_algo}{block}, seed {settings.shuffle_seed}"
     defaults = " (ModernBERT's defaults)" if plan.modernbert else ""
     part = "" if len(plan.chosen) == plan.epoch_batches else f" of {plan.epoch_batches:,}"
     labels = ", ".join(plan.names[:10]) + (", …" if len(plan.names) > 10 else "")
     return (
-        f"{plan.shards.total:,} samples in {len(plan.shards):,} shards, "
-        f"{len(plan.shards.streams):,} streams; "
+        f"{_count(plan.shards.total, 'sample')} in {_count(len(plan.shards), 'shard')}, "
+        f"{_count(len(plan.shards.streams), 'stream')}; "
         f"epoch {plan.epoch} of {settings.epoch_size:,} samples\n"
-        f"{shuffle}, {settings.num_canonical_nodes:,} canonical nodes{defaults}; "
-        f"{world.nodes} nodes of {world.ranks_per_node} ranks, batches of {plan.global_batch:,}\n"
+        f"{shuffle}, {_count(settings.num_canonical_nodes, 'canonical node')}{defaults}; "
+        f"{_count(world.nodes, 'node')} of {_count(world.ranks_per_node, 'rank')}, "
+        f"batches of {plan.global_batch:,}\n"
         f"batches {plan.chosen.start:,} to {plan.chosen.stop - 1:,}{part}; "
-        f"{len(plan.names):,} labels: {labels}"
+        f"{_count(len(plan.names), 'label')}: {labels}"
     )
 
 
 def _parts(parts: list[Part]) -> Table:
     table = Table(box=None, pad_edge=False)
-    headings = ("batches", "deviation", "noise floor", "dispersion", "worst window", "its floor")
     table.add_column("part")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("batches", "deviation", "floor", "dispersion", "window", "floor"):
+        table.add_column(heading, justify="right")
     for part in parts:
         window = [part.window_deviation, part.window_noise_floor]
         table.add_row(
@@ -104,7 +110,7 @@ def _alarm(audit: Audit) -> str:
     alarms = list(audit.along.alarms)
     if not alarms:
         return "the alarm would not fire"
-    more = f" (and {len(alarms) - 1} times later)" if len(alarms) > 1 else ""
+    more = f" (and {len(alarms) - 1:,} more)" if len(alarms) > 1 else ""
     return f"the alarm would fire at batch {alarms[0].batch:,}{more}: {alarms[0]}"
 
 

@@ -33,11 +33,13 @@ from composer_mixmon.replay.settings import default_block_size
 if TYPE_CHECKING:
     from composer_mixmon.audit.report import Stage
 
-__all__ = ["Sweep", "SweepRow", "grid", "sweep"]
+__all__ = ["BLOCKED", "Sweep", "SweepRow", "grid", "sweep"]
 
 _BLOCKS = (1 << 18, 1 << 20, 1 << 22)
 _NODES = (1, 8, 64)
-_BLOCKED = ("py1e", "py1br")
+BLOCKED = ("py1e", "py1br")
+"""Algorithms that shuffle_block_size means anything to."""
+
 _TOLERANCE = 0.05  # where the YAML asks for no evidence: the monitor's default
 
 
@@ -82,7 +84,7 @@ class SweepRow:
     @property
     def has_block(self) -> bool:
         """Whether the block means anything to the algorithm."""
-        return self.shuffle_algo in _BLOCKED
+        return self.shuffle_algo in BLOCKED
 
     @property
     def objectives(self) -> tuple[float, int, int]:
@@ -120,7 +122,7 @@ def grid(plan: Plan) -> list[Settings]:
         default = default_block_size(canonical)
         # ModernBERT's code sets no block, so streaming's default is all there is.
         blocks = (default,) if plan.modernbert else _useful(current.epoch_size // canonical)
-        tried = [(algo, block) for algo in _BLOCKED for block in blocks]
+        tried = [(algo, block) for algo in BLOCKED for block in blocks]
         for algo, block in [*tried, ("py1s", default), ("py2s", default), ("naive", default)]:
             settings = replace(
                 current,
@@ -142,7 +144,7 @@ def _useful(samples: int) -> tuple[int, ...]:
 def _key(settings: Settings) -> tuple[object, ...]:
     """What tells settings apart: naive knows no canonical nodes, and only some algorithms a block."""
     algo = settings.shuffle_algo if settings.shuffle else "none"
-    block = settings.shuffle_block_size if algo in _BLOCKED else None
+    block = settings.shuffle_block_size if algo in BLOCKED else None
     return algo, block, None if algo == "naive" else settings.num_canonical_nodes
 
 

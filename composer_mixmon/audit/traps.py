@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from composer_mixmon.audit.plan import Plan
+from composer_mixmon.audit.sweep import BLOCKED
 from composer_mixmon.audit.watched import WatchedReplay
 
 __all__ = ["Trap", "find_traps"]
@@ -40,6 +41,17 @@ def find_traps(plan: Plan, replay: WatchedReplay) -> list[Trap]:
     return [trap for look in _LOOKS if (trap := look(plan, replay)) is not None]
 
 
+def _single_label(plan: Plan, replay: WatchedReplay) -> Trap | None:
+    del replay
+    if plan.labels.count > 1:
+        return None
+    text = (
+        f"there is no label but {plan.names[0]}, so nothing can be off: name others, with --labels position "
+        "if there are none"
+    )
+    return Trap("single_label", text, {})
+
+
 def _shuffle_off(plan: Plan, replay: WatchedReplay) -> Trap | None:
     del replay
     if plan.settings.shuffle:
@@ -69,7 +81,7 @@ def _unshuffled_end(plan: Plan, replay: WatchedReplay) -> Trap | None:
 def _small_block(plan: Plan, replay: WatchedReplay) -> Trap | None:
     """A block as large as a shard at most: py1e shifts nothing out of its shard, py1br mixes no two."""
     settings = plan.settings
-    if not settings.shuffle or settings.shuffle_algo not in ("py1e", "py1br"):
+    if not settings.shuffle or settings.shuffle_algo not in BLOCKED:
         return None
     sizes = settings.shard_sizes()
     blocks = np.repeat(replay.blocks(), settings.shards_per_stream)
@@ -148,6 +160,7 @@ def _dropped_streams(plan: Plan, replay: WatchedReplay) -> Trap | None:
 
 
 _LOOKS: tuple[Callable[[Plan, WatchedReplay], Trap | None], ...] = (
+    _single_label,
     _shuffle_off,
     _unshuffled_end,
     _small_block,

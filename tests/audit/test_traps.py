@@ -29,6 +29,13 @@ def test_none(tmp_path: Path, local: str) -> None:
     assert traps(path) == {}
 
 
+def test_single_label(tmp_path: Path, local: str) -> None:
+    """One stream without other labels: the verdict means nothing, and that is said."""
+    path = write_yaml(tmp_path / "a.yaml", {"local": local, "shuffle": True}, 20)
+    assert list(traps(path)) == ["single_label"]
+    assert list(traps(path, "--labels", "position")) == []
+
+
 def test_shuffle_off(tmp_path: Path, local: str) -> None:
     """Without a shuffle, which is StreamingDataset's default, the written order is fed."""
     assert "shuffle_off" in traps(write_yaml(tmp_path / "a.yaml", {"local": local}, 20))
