@@ -61,5 +61,5 @@ def check_yaml(path: str) -> Checked:
         len(prepared.shards),
         prepared.shards.total,
         int(prepared.choose.sum()),
-        tuple(deviation(own, targets).tolist()),
+        tuple(float(deviation(own, target)) for target in targets),
     )
