@@ -141,7 +141,8 @@ def sampler(n: float, generator: str, first: int, seed: int, as_json: bool, plot
     with _one_line():
         if plot:
             check_plot_file(plot)
-        found = look_at_sampler(generator, n, first, seed)
+        with bars(Console(stderr=True, quiet=as_json))(f"permuting {n:,.0f}", None):
+            found = look_at_sampler(generator, n, first, seed)
         if plot:
             plot_sampler(found, plot)
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os.path
 from dataclasses import dataclass, replace
@@ -13,18 +12,16 @@ import numpy.typing as npt
 
 from composer_mixmon.config import MonitorConfig, parse_labels, parse_target
 from composer_mixmon.errors import ConfigError
-from composer_mixmon.evidence import EvidenceSettings
 from composer_mixmon.fetch import fetch_index
 from composer_mixmon.labels import LabelMap
-from composer_mixmon.monitor import Expectation
 from composer_mixmon.replay.index import StreamIndex
 from composer_mixmon.replay.sampling import choose_per_stream, label_shares, parse_epoch_size
 from composer_mixmon.replay.world import check_whole
-from composer_mixmon.resolve import cannot_meet, check_rules, resolve_labels, resolve_target
+from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
 from composer_mixmon.shards import ShardTable, stream_names
 from composer_mixmon.train_yaml import TrainYaml
 
-__all__ = ["Prepared", "expectations", "prepare"]
+__all__ = ["Prepared", "prepare"]
 
 _ARGUMENTS = tuple(inspect.signature(MonitorConfig.read).parameters)
 _DEFAULT_SEED = 9176  # StreamingDataset's shuffle_seed: it decides who gets the samples left over
@@ -91,29 +88,6 @@ def prepare(training: TrainYaml, labels: Any = None) -> Prepared:
     targets = np.array([resolve_target(phase.shares, label_map.names, own) for phase in config.target])
     check_rules(config.alarm.rules, label_map.names)
     return Prepared(training, config, indices, shards, label_map, choose, label_counts, own, targets)
-
-
-def expectations(prepared: Prepared, unit: float, rounding: float) -> tuple[str | None, list[Expectation]]:
-    """What is meant to come in each phase, and what is wrong with the target, as for a live run.
-
-    Args:
-        prepared: The dataset and the settings.
-        unit: As for :class:`~composer_mixmon.evidence.EvidenceSettings`.
-        rounding: As there.
-    """
-    alarm, own, targets = prepared.config.alarm, prepared.own, prepared.targets
-    if alarm.tolerance is None:
-        return None, [Expectation(target) for target in targets]
-    single = len(targets) == 1
-    finding = cannot_meet(targets[0], prepared.label_map.names, own, alarm.tolerance) if single else None
-    against = functools.partial(
-        EvidenceSettings,
-        tolerance=alarm.tolerance,
-        false_alarm_every=alarm.false_alarm_every,
-        unit=unit,
-        rounding=rounding,
-    )
-    return finding, [Expectation(target, against(own if finding else target)) for target in targets]
 
 
 def _epoch_size(value: Any) -> int | None:

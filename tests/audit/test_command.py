@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -205,18 +206,18 @@ def test_plot_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bar shows on a terminal once the work has taken long enough, and nowhere else."""
-    monkeypatch.setattr(progress, "_PATIENCE_S", -1.0)
-    for terminal in (True, False):
+    shown: dict[tuple[bool, float], str] = {}
+    for terminal, patience in ((True, 0.0), (False, 0.0), (True, 60.0)):
+        monkeypatch.setattr(progress, "_PATIENCE_S", patience)
         file = io.StringIO()
-        console = Console(file=file, force_terminal=terminal, width=60)
-        with progress.bars(console)("order", 100) as advance:
+        with progress.bars(Console(file=file, force_terminal=terminal, width=60))("order", 100) as advance:
             advance(50)
-        assert ("order" in file.getvalue()) == terminal
-    monkeypatch.setattr(progress, "_PATIENCE_S", 60.0)
-    file = io.StringIO()
-    with progress.bars(Console(file=file, force_terminal=True))("order", 100) as advance:
-        advance(50)
-    assert file.getvalue() == ""
+            deadline = time.monotonic() + (10 if terminal and not patience else 0)
+            while "50%" not in file.getvalue() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        shown[terminal, patience] = file.getvalue()
+    assert "order" in shown[True, 0.0]
+    assert "order" not in shown[False, 0.0] + shown[True, 60.0]
 
 
 def test_no_streaming_for_local_data(tmp_path: Path, local: str) -> None:
