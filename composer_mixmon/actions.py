@@ -83,13 +83,13 @@ class Actions:
             elif dist.get_global_rank() != 0:
                 return
             elif isinstance(action, Webhook):
-                self._webhooks.post(action.url, alarm.to_dict())
+                self._webhooks.post(action, alarm.to_dict())
             elif action == "log":
                 log.warning("mixmon alarm: %s", alarm)
             elif action == "wandb":
                 _alert(alarm, logger)
         except Exception as error:
-            log.warning("mixmon: the action %r failed: %r", action, error)
+            log.warning("mixmon: the action %s failed: %r", action, error)
 
 
 def _saver(state: State) -> CheckpointSaver | None:

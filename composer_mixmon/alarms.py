@@ -142,7 +142,7 @@ class Alarms:
                     active, streak = holds, 0
                     if holds:
                         seen = None if evidence is None else float(evidence[row])
-                        alarms.append(self._alarm(rule, first_batch + row, fold.window[row], value, seen))
+                        alarms.append(self._alarm(rule, first_batch, row, fold, value, seen))
             memory.append((streak, active))
         alarms.sort(key=lambda alarm: alarm.batch)
         return Look(tuple(alarms), tuple(m[0] for m in memory), tuple(m[1] for m in memory))
@@ -165,13 +165,14 @@ class Alarms:
         return fold.window[:, self._names.index(rule.label)] / np.maximum(1, fold.window.sum(axis=1))
 
     def _alarm(
-        self, rule: Rule, batch: int, counts: npt.NDArray[np.int64], value: float, evidence: float | None
+        self, rule: Rule, first_batch: int, row: int, fold: Fold, value: float, evidence: float | None
     ) -> Alarm:
+        counts = fold.window[row]
         shares = (counts / max(1, int(counts.sum()))).tolist()
         return Alarm(
             str(rule),
-            batch,
-            max(0, batch - self._window + 1),
+            first_batch + row,
+            first_batch + row - int(fold.lengths[row]) + 1,
             float(value),
             evidence,
             dict(zip(self._names, shares, strict=True)),

@@ -4,7 +4,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,10 @@ from composer.core import State
 
 from composer_mixmon.config import MonitorConfig, Phase
 from composer_mixmon.dataset import draw_settings, own_shares, run_settings, shard_table
-from composer_mixmon.evidence import EvidenceSettings
+from composer_mixmon.expect import expectations
 from composer_mixmon.labels import LabelMap
-from composer_mixmon.monitor import Expectation, Monitor
-from composer_mixmon.resolve import cannot_meet, check_rules, resolve_labels, resolve_target
+from composer_mixmon.monitor import Monitor
+from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
 from composer_mixmon.shards import ShardTable
 
 __all__ = ["Assembly", "assemble", "current_phase", "run_config"]
@@ -33,21 +32,18 @@ class Assembly:
         label_map: The labels of its samples.
         own: The dataset's own shares, float64 (labels,).
         monitor: The books, empty.
-        finding: What is wrong with the target, or ``None``.
+        remarks: What the user should know before the first batch.
     """
 
     shards: ShardTable
     label_map: LabelMap
     own: npt.NDArray[np.float64]
     monitor: Monitor
-    finding: str | None
+    remarks: tuple[str, ...]
 
 
 def assemble(config: MonitorConfig, loader: Any) -> Assembly:
     """Put a monitor together.
-
-    A target that the dataset is bound to miss is a finding of its own, made once: evidence is then taken
-    against what the dataset can do, or it would say the same again at every batch.
 
     Args:
         config: The settings.
@@ -62,18 +58,14 @@ def assemble(config: MonitorConfig, loader: Any) -> Assembly:
     names, own = label_map.names, own_shares(dataset, label_map)
     targets = [resolve_target(phase.shares, names, own) for phase in config.target]
     check_rules(alarm.rules, names)
-    finding, phases = None, [Expectation(target) for target in targets]
-    if alarm.tolerance is not None:
-        finding = cannot_meet(targets[0], names, own, alarm.tolerance) if len(targets) == 1 else None
-        against = functools.partial(
-            EvidenceSettings,
-            tolerance=alarm.tolerance,
-            false_alarm_every=alarm.false_alarm_every,
-            **draw_settings(loader),
-        )
-        phases = [Expectation(target, against(own if finding else target)) for target in targets]
+    finding, phases = expectations(alarm, names, own, targets, **draw_settings(loader))
     monitor = Monitor(names, phases, config.window, config.interval, alarm.rules)
-    return Assembly(shards, label_map, own, monitor, finding)
+    remarks = [finding] if finding else []
+    if len(names) == 1:
+        remarks.append(
+            f"all samples have one label, {names[0]}: group the shards, or use labels: {{position: 10}}"
+        )
+    return Assembly(shards, label_map, own, monitor, tuple(remarks))
 
 
 def current_phase(phases: Sequence[Phase], state: State) -> int:

@@ -19,7 +19,7 @@ from composer_mixmon.actions import Actions
 from composer_mixmon.alarms import Alarm
 from composer_mixmon.assembly import assemble, current_phase, run_config
 from composer_mixmon.config import MonitorConfig
-from composer_mixmon.errors import DatasetError, MixmonError, MixtureAlarm
+from composer_mixmon.errors import ConfigError, DatasetError, MixmonError, MixtureAlarm
 from composer_mixmon.monitor import Monitor
 from composer_mixmon.ranks import RankFailedError, Ranks, agree
 from composer_mixmon.recent_shards import RecentShards
@@ -106,6 +106,7 @@ class MixMon(Callback):
         self._saved: dict[str, Any] = {}
         self._watch: _Watch | None = None
         self._off = False
+        self._closed = False  # the run is over; a new Trainer with the same callback is a new one
         self._logger_failed = False
         explain_new_wandb()
 
@@ -160,6 +161,7 @@ class MixMon(Callback):
         """Let go of the DataLoader."""
         del state, logger
         self._actions.close()
+        self._closed, self._saved = True, {}
         if self._watch is not None:
             self._watch.tap.detach()
 
@@ -182,6 +184,8 @@ class MixMon(Callback):
         Returns:
             Why monitoring is off now; on every rank a :class:`MixmonError`, if any has raised one.
         """
+        if self._closed:
+            self._watch, self._off, self._closed = None, False, False
         watch = self._watch
         if watch is not None:
             if watch.tap.dataloader is state.dataloader:
@@ -207,6 +211,9 @@ class MixMon(Callback):
     def _attach(self, state: State, logger: Logger) -> _Watch:
         loader: Any = state.dataloader
         check_loader(loader)
+        if sum(isinstance(callback, MixMon) for callback in state.callbacks) > 1:
+            mend = "their metrics and saved counts would mix: give the Trainer one"
+            raise ConfigError("callbacks", "two MixMon", mend)
         self._actions.check(state)
         parts = assemble(self._config, loader)
         if self._saved:
@@ -215,8 +222,9 @@ class MixMon(Callback):
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 log.warning("mixmon counts afresh, for it cannot go on from the saved counts: %s", error)
                 parts = assemble(self._config, loader)  # not from what was loaded up to there
-        if parts.finding and dist.get_global_rank() == 0:
-            log.warning("mixmon: %s", parts.finding)
+        if dist.get_global_rank() == 0:
+            for remark in parts.remarks:
+                log.warning("mixmon: %s", remark)
         self._tell(lambda: logger.log_hyperparameters({"mixmon": run_config(self._config, parts, loader)}))
         replication = getattr(loader.dataset, "replication", None) or 1
         return _Watch(
@@ -292,4 +300,8 @@ def _take(watch: _Watch, batch: int) -> None:
 
 
 def _warn(error: Exception) -> None:
-    log.warning("mixmon is off, training goes on: %s", error, exc_info=not isinstance(error, MixmonError))
+    log.warning(
+        "mixmon is off, training goes on: %s",
+        error,
+        exc_info=None if isinstance(error, MixmonError) else error,
+    )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
+from numbers import Integral, Real
 from typing import Any, TypeGuard, cast
+from urllib.parse import urlsplit
 
 from composer_mixmon.errors import ConfigError
 
@@ -28,9 +31,13 @@ __all__ = [
 ACTIONS = ("log", "wandb", "checkpoint", "stop", "raise")
 LABEL_KINDS = ("stream", "shards", "position", "file")
 RULE_FIGURES = ("deviation", "ratio", "dispersion")
-_ZERO = re.compile(r"0+(?:\.0+)?[a-z]+")
-_TIME = re.compile(r"\d+(?:\.\d+)?(?:ep|iter|ba|sp|tok|dur)")
+_SHORT_LABELS = {"stream": None, "position": 10}
+_TIME = re.compile(r"\d[\d_]*(?:ep|iter|ba|sp|tok)|0(?:\.\d+)?dur")
 _BATCHES = re.compile(r"\s*(\d[\d_]*)\s*ba\s*")
+# Rows of counts are held for a window and for an interval: these keep them in memory.
+_LONGEST_WINDOW = 100_000
+_LONGEST_INTERVAL = 10_000
+_MOST_BATCHES = 10**300
 
 
 @dataclass(frozen=True)
@@ -66,9 +73,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class Webhook:
-    """The action of posting an alarm, as JSON, to a URL."""
+    """The action of posting an alarm, as JSON, to a URL; shows the host only, for such URLs are secrets."""
 
-    url: str
+    url: str = field(repr=False)
+
+    @property
+    def host(self) -> str:
+        """Where the URL leads."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    def __str__(self) -> str:
+        return f"webhook to {self.host}"
 
 
 Action = str | Webhook | Callable[[Any], object]
@@ -140,8 +155,8 @@ class MonitorConfig:
         return cls(
             parse_labels(labels),
             parse_target(target),
-            batches("window", window),
-            batches("log_interval", log_interval),
+            batches("window", window, most=_LONGEST_WINDOW),
+            batches("log_interval", log_interval, most=_LONGEST_INTERVAL),
             parse_alarm(alarm),
         )
 
@@ -163,16 +178,21 @@ def _is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def batches(field: str, value: Any, least: int = 1) -> int:
+def batches(field: str, value: Any, least: int = 1, most: int = _MOST_BATCHES) -> int:
     """Read a number of batches: ``100ba``, ``1_000_000ba`` or a plain 100.
 
     Raises:
-        ConfigError: Another unit, no number, or fewer than ``least``.
+        ConfigError: Another unit, no number, fewer than ``least`` or more than ``most``.
     """
     found = _BATCHES.fullmatch(value) if isinstance(value, str) else None
-    number = int(found[1].replace("_", "")) if found else value
-    if isinstance(number, bool) or not isinstance(number, int):
+    if found:
+        number = int(found[1].replace("_", ""))
+    elif not isinstance(value, bool) and isinstance(value, Integral):
+        number = int(value)  # numpy's integers, too
+    else:
         raise ConfigError(field, value, 'give a number of batches, such as "100ba"')
+    if number > most:
+        raise ConfigError(field, value, f"must be at most {most:_} batches")
     if number < least:
         raise ConfigError(field, value, f"must be at least {least} batch{'es' * (least != 1)}")
     return number
@@ -189,10 +209,10 @@ def parse_labels(value: Any) -> tuple[str, Any]:
         ConfigError: Not one of these.
     """
     field, spec = "labels", plain(value)
-    if spec in ("stream", {"by": "stream"}):
+    if isinstance(spec, str) and spec in _SHORT_LABELS:
+        return spec, _SHORT_LABELS[spec]
+    if _is_dict(spec) and spec == {"by": "stream"}:
         return "stream", None
-    if spec in ("position", {"by": "position"}):
-        return "position", 10
     choices = '"stream", {shards: {ja: "ja/*", en: "en/*"}}, {position: 10} or {file: labels.json}'
     if not _is_dict(spec) or len(spec) != 1:
         raise ConfigError(field, value, f"choose one of {choices}")
@@ -225,7 +245,8 @@ def label_name(field: str, name: Any) -> str:
         ConfigError: Not text, empty, longer than 200 characters, or with control characters.
     """
     if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
-        raise ConfigError(field, name, "a label is printable text of 1 to 200 characters")
+        mend = 'a label is printable text of 1 to 200 characters (in YAML, quote words such as "no")'
+        raise ConfigError(field, name, mend)
     return name
 
 
@@ -261,13 +282,23 @@ def parse_target(value: Any) -> tuple[Phase, ...]:
         keys = _keys(field, phase, {"from": None, "target": None})
         start = keys["from"]
         if not isinstance(start, str) or not _TIME.fullmatch(start):
-            raise ConfigError(
-                f"{field}.from", start, 'give a Composer time, such as "1000ba", "2ep" or "0.5dur"'
-            )
-        phases.append(Phase(start, _shares(f"{field}.target", keys["target"])))
-    if not _ZERO.fullmatch(phases[0].start):
+            mend = 'give a Composer time, such as "1_000ba", "2ep" or, below 1, "0.5dur"'
+            raise ConfigError(f"{field}.from", start, mend)
+        shares = _shares(f"{field}.target", keys["target"])
+        phases.append(Phase(start.replace("_", ""), shares))
+    if _time(phases[0].start)[0]:
         raise ConfigError("target[0].from", phases[0].start, "the first phase must begin at 0ba")
+    for i, (before, after) in enumerate(pairwise(phases), 1):
+        (earlier, unit), (later, other_unit) = _time(before.start), _time(after.start)
+        if unit == other_unit and later <= earlier:
+            raise ConfigError(f"target[{i}].from", after.start, f"must come after {before.start}")
     return tuple(phases)
+
+
+def _time(start: str) -> tuple[float, str]:
+    """Number and unit of a phase's start."""
+    number = start.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return float(number), start[len(number) :]
 
 
 def _shares(field: str, spec: Any) -> dict[str, float] | None:
@@ -311,7 +342,7 @@ def _action(value: Any) -> Any:
         return value
     if _is_dict(value) and list(value) == ["webhook"]:
         url = value["webhook"]
-        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        if not _is_url(url):
             raise ConfigError("alarm.action.webhook", url, "give a URL that begins with https:// or http://")
         return Webhook(url)
     mend = f"is unknown: choose of {', '.join(ACTIONS)}, {{webhook: URL}} or, in Python, a function"
@@ -334,6 +365,8 @@ def _rule(field: str, value: Any) -> Rule:
             below = _number(f"{field}.below", spec["below"], 0.0, 1.0)
         if spec["above"] is not None:
             above = _number(f"{field}.above", spec["above"], 0.0, 1.0)
+        if below > above:
+            raise ConfigError(field, value, "below is over above: every ratio is one of them; swap them")
     else:
         above = _number(f"{field}.{figure}", spec[figure], 0.0, 1.0 if figure == "deviation" else math.inf)
     patience = batches(f"{field}.for", spec["for"])
@@ -341,10 +374,21 @@ def _rule(field: str, value: Any) -> Rule:
     return Rule(figure, label, below, above, patience, grace)
 
 
+def _is_url(value: Any) -> bool:
+    try:
+        return (
+            isinstance(value, str)
+            and urlsplit(value).scheme in ("http", "https")
+            and bool(Webhook(value).host)
+        )
+    except ValueError:
+        return False
+
+
 def _number(field: str, value: Any, low: float, high: float) -> float:
     """Check a number in [low, high]."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or not low <= value <= high:
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else value
+    if not low <= number <= high or number == math.inf:  # pyright: ignore[reportOperatorIssue]
         bound = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
         raise ConfigError(field, value, f"give a number {bound}")
     return float(value)

@@ -29,7 +29,7 @@ class Fold:
     """What a few batches make of a mixture, one entry for each batch.
 
     Attributes:
-        before: Batches recorded before the first of them.
+        before: Batches recorded before the first of them, since the target was set.
         rows: Counts of each batch, int64 (batches, labels).
         window: Counts of the window that ends with each batch, int64 (batches, labels).
         run: Counts of the run up to and with the last batch, int64 (labels,).
@@ -129,6 +129,7 @@ class Mixture:
         self._past_meant = self._past_meant + (samples - self._past_samples) * self.target
         self._past_samples = samples
         self.target = np.asarray(target, np.float64)
+        self.batches = 0
         self._empty_window()
 
     def _run_target(self, samples: int) -> Floats:

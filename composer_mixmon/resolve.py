@@ -76,7 +76,8 @@ def cannot_meet(
         return None
     return (
         f"the dataset cannot meet the target: after proportion, repeat and choose {own[worst]:.1%} of its "
-        f"samples are {names[worst]}, the target is {target[worst]:.1%}; change the streams' weights or it"
+        f"samples are {names[worst]}, the target is {target[worst]:.1%}; change the streams' weights or it. "
+        "Evidence is taken against the dataset's own shares"
     )
 
 

@@ -30,8 +30,7 @@ def deviation(counts: npt.ArrayLike, target: npt.ArrayLike) -> Floats:
     """
     counts, target = np.asarray(counts, np.float64), np.asarray(target, np.float64)
     total = counts.sum(-1, keepdims=True)
-    away = counts / np.maximum(total, 1)
-    away -= target
+    away = counts / np.maximum(total, 1) - target
     np.abs(away, out=away)
     return np.where(total[..., 0] > 0, away.sum(-1) / 2, 0.0)
 

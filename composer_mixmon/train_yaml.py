@@ -93,7 +93,7 @@ def _load(path: str) -> DictConfig:
 
 def _datasets(node: DictConfig, where: str = "") -> Iterator[str]:
     """Dotted names of everything that looks like a dataset."""
-    for key in map(str, node):
+    for key in map(str, filter(_is_text, node)):  # a dataset's key is text; others may be numbers
         if OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, key):
             continue
         child = node[key]
@@ -102,6 +102,10 @@ def _datasets(node: DictConfig, where: str = "") -> Iterator[str]:
             if key.endswith("dataset") and any(place in child for place in _PLACES):
                 yield name
             yield from _datasets(child, name)
+
+
+def _is_text(key: object) -> bool:
+    return isinstance(key, str)
 
 
 def _preference(where: str) -> tuple[bool, bool, int]:
@@ -115,7 +119,7 @@ def _resolved(root: DictConfig, where: str) -> dict[str, Any]:
     if not isinstance(node, DictConfig):
         raise ConfigError(where, plain(node), "must be a mapping")
     values: dict[str, Any] = {}
-    for key in map(str, node):
+    for key in map(str, filter(_is_text, node)):
         try:
             value = node[key]
             values[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
@@ -132,7 +136,7 @@ def _resolved(root: DictConfig, where: str) -> dict[str, Any]:
 def _scalars(node: DictConfig) -> dict[str, Any]:
     """A mapping's plain values; what cannot be resolved is left out, for it may not be needed."""
     values: dict[str, Any] = {}
-    for key in map(str, node):
+    for key in map(str, filter(_is_text, node)):
         with suppress(OmegaConfBaseException):
             if not OmegaConf.is_config(node[key]):
                 values[key] = node[key]

@@ -8,6 +8,8 @@ import threading
 import urllib.request
 from typing import Any
 
+from composer_mixmon.config import Webhook
+
 __all__ = ["Webhooks"]
 
 log = logging.getLogger("composer_mixmon")
@@ -25,10 +27,10 @@ class Webhooks:
         self._threads: list[threading.Thread] = []
         self._warned = False
 
-    def post(self, url: str, event: dict[str, Any]) -> None:
+    def post(self, webhook: Webhook, event: dict[str, Any]) -> None:
         """Send an event as a JSON POST; returns at once."""
         body = json.dumps(event).encode()
-        thread = threading.Thread(target=self._send, args=(url, body), daemon=True, name="mixmon-webhook")
+        thread = threading.Thread(target=self._send, args=(webhook, body), daemon=True, name="mixmon-webhook")
         self._threads = [t for t in self._threads if t.is_alive()] + [thread]
         thread.start()
 
@@ -37,12 +39,12 @@ class Webhooks:
         for thread in self._threads:
             thread.join(1.5 * _TIMEOUT_S)
 
-    def _send(self, url: str, body: bytes) -> None:
+    def _send(self, webhook: Webhook, body: bytes) -> None:
         try:
-            request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+            request = urllib.request.Request(webhook.url, body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
                 pass
         except Exception as error:  # whatever the server, the network or the URL is made of
             if not self._warned:
                 self._warned = True
-                log.warning("mixmon: the webhook %s did not take the alarm: %s", url, error)
+                log.warning("mixmon: the webhook to %s did not take the alarm: %s", webhook.host, error)

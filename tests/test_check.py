@@ -179,3 +179,20 @@ def test_training_is_preferred(tmp_path: Path) -> None:
 def test_version() -> None:
     """``mixmon version`` prints the package's version."""
     assert run("version").stdout.strip() == __version__
+
+
+def test_keys_that_are_no_text(tmp_path: Path, data: Path) -> None:
+    """Numbers and booleans as keys, anywhere in the YAML, are no trouble; as labels they are named."""
+    config = changed(data) | {"optimizer": {"milestones": {1000: 0.1}, True: 1}}
+    assert run("check", save(tmp_path / "a.yaml", config)).exit_code == 0
+    out = run("check", save(tmp_path / "b.yaml", changed(data, labels={"shards": {False: "en/*"}})))
+    assert (out.exit_code, "quote words such as" in out.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("seed", ["abc", -1, "${missing}"])
+def test_bad_seed(tmp_path: Path, data: Path, seed: Any) -> None:
+    """The seed decides who gets the samples left over: a wrong one is named."""
+    config = changed(data)
+    config["train_loader"]["dataset"]["shuffle_seed"] = seed
+    out = run("check", save(tmp_path / "train.yaml", config))
+    assert (out.exit_code, out.stderr.startswith("Error: shuffle_seed: ")) == (2, True)

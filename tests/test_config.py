@@ -7,12 +7,22 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from composer_mixmon.config import Phase, Rule, Webhook, batches, parse_alarm, parse_labels, parse_target
+from composer_mixmon.config import (
+    MonitorConfig,
+    Phase,
+    Rule,
+    Webhook,
+    batches,
+    parse_alarm,
+    parse_labels,
+    parse_target,
+)
 from composer_mixmon.errors import ConfigError
 
 
@@ -20,6 +30,29 @@ from composer_mixmon.errors import ConfigError
 def test_batches(value: Any, number: int) -> None:
     """Batches are written with their unit, as Composer writes them, or as a plain number."""
     assert batches("window", value) == number
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    """Settings that are computed with numpy are read as any others."""
+    assert batches("window", np.int64(5)) == 5
+    assert parse_alarm({"tolerance": np.float32(0.5)}).tolerance == 0.5
+
+
+def test_too_many_batches() -> None:
+    """Windows and intervals that no memory holds are refused here, not in the run."""
+    with pytest.raises(ConfigError, match=r"window: 10000000: must be at most 100_000 batches"):
+        MonitorConfig.read(window=10**7)
+    with pytest.raises(ConfigError, match=r"log_interval: '100_000ba': must be at most 10_000 batches"):
+        MonitorConfig.read(log_interval="100_000ba")
+    with pytest.raises(ConfigError, match=r"alarm\.false_alarm_every: .*must be at most"):
+        parse_alarm({"false_alarm_every": 10**400})
+
+
+def test_webhook_keeps_its_url_to_itself() -> None:
+    """Such URLs are secrets: only the host is shown, in logs and in the run's config."""
+    (hook,) = parse_alarm({"action": {"webhook": "https://me:pass@hooks.host/T0/secret?key=1"}}).actions
+    assert f"{hook} {hook!r}".count("hooks.host") == 1
+    assert not {"secret", "pass", "key"} & set(re.findall(r"\w+", f"{hook} {hook!r}"))
 
 
 @pytest.mark.parametrize("value", ["100", "1ep", "ba", "1.5ba", "-1ba", 0, "0ba", -3, True, None, 2.0, [1]])
@@ -55,6 +88,8 @@ def test_labels(value: Any, parsed: tuple[str, Any]) -> None:
     [
         ("streams", "labels: 'streams': choose one of"),
         (None, "labels: None"),
+        (np.array([1, 2]), "labels: array([1, 2]): choose one of"),
+        ({"shards": {False: "no/*"}}, "quote words such as"),
         ({}, "labels: {}"),
         ({"stream": 1, "position": 2}, "labels: "),
         ({"colum": "source"}, "labels: 'colum': is no kind of label"),
@@ -100,6 +135,9 @@ def test_target() -> None:
         ([0.5, 0.5], "target[0]: 0.5: give a mapping with keys of from, target"),
         ([], "target: []: give at least one phase"),
         ([{"from": "10ba", "target": "auto"}], "target[0].from: '10ba': the first phase must begin at 0ba"),
+        ([{"from": "0ba"}, {"from": "0.5ba"}], "target[1].from: '0.5ba': give a Composer time"),
+        ([{"from": "0ba"}, {"from": "1.5dur"}], "target[1].from: '1.5dur': give a Composer time"),
+        ([{"from": "0ba"}, {"from": "4ba"}, {"from": "2ba"}], "target[2].from: '2ba': must come after 4ba"),
         ([{"from": 0, "target": "auto"}], "target[0].from: 0: give a Composer time"),
         ([{"from": "0ba", "target": {"ja": 2}}], "target[0].target.ja: 2: give a number from 0 to 1"),
         ([{"from": "0ba", "to": "5ba"}], "target[0].to: '5ba': is unknown: choose of from, target"),
@@ -163,6 +201,10 @@ def test_alarm() -> None:
             "alarm.action.webhook: 'host': give a URL that begins with https://",
         ),
         ({"action": [{"webhook": 3}]}, "alarm.action.webhook: 3: "),
+        ({"action": [{"webhook": "ftp://host/x"}]}, "alarm.action.webhook: 'ftp://host/x': give a URL"),
+        ({"action": [{"webhook": "http://["}]}, "alarm.action.webhook: 'http://[': give a URL"),
+        ({"tolerance": 10**400}, "alarm.tolerance: "),
+        ({"rules": [{"ratio": "ja", "below": 0.6, "above": 0.4}]}, "below is over above"),
         ({"action": [{"mail": "me"}]}, "alarm.action: {'mail': 'me'}: is unknown"),
         ({"tolerance": 1.0}, "alarm.tolerance: 1: give a share below 1"),
         ({"tolerance": math.nan}, "alarm.tolerance: nan: give a number from 0 to 1"),

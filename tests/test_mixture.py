@@ -138,3 +138,20 @@ def test_state_of_other_labels_is_refused() -> None:
     saved = Mixture(np.full(3, 1 / 3), 4).state_dict()
     with pytest.raises(ValueError, match="3 labels were saved, 2 are counted"):
         Mixture(np.full(2, 1 / 2), 4).load_state_dict(saved)
+
+
+def test_changed_target() -> None:
+    """With a new target, the window starts anew and the run is measured against both in proportion."""
+    mixture = Mixture(np.array([1.0, 0.0]), 4)
+    mixture.commit(mixture.fold(np.array([[8, 0], [8, 0]])))
+    mixture.retarget(np.array([0.5, 0.5]))
+    resumed = Mixture(np.array([0.5, 0.5]), 4)
+    resumed.load_state_dict(json.loads(json.dumps(mixture.state_dict())))
+    for books in (mixture, resumed):
+        fold = books.fold(np.array([[2, 6], [2, 6]]))
+        assert fold.before == 0  # the grace of a rule begins anew
+        assert fold.window.tolist() == [[2, 6], [4, 12]]
+        assert fold.dispersion.tolist() == [2.0, 2.0]
+        figures = books.metrics(fold, ("ja", "en"))
+        # 20 of 32 are ja; meant were 16 of 16 and 8 of 16.
+        assert (figures["mixmon/run/ratio/ja"], figures["mixmon/run/deviation"]) == (0.625, 0.125)

@@ -17,8 +17,9 @@ from composer_mixmon.audit.watched import Advance, WatchedReplay
 from composer_mixmon.config import MonitorConfig
 from composer_mixmon.errors import ConfigError
 from composer_mixmon.evidence import batching_effects
+from composer_mixmon.expect import expectations
 from composer_mixmon.monitor import Expectation
-from composer_mixmon.prepare import Prepared, expectations, prepare
+from composer_mixmon.prepare import Prepared, prepare
 from composer_mixmon.replay import LabelRanges, Settings, World
 from composer_mixmon.replay.world import check_whole
 from composer_mixmon.shards import ShardTable
@@ -152,7 +153,8 @@ def make_plan(path: str, options: Options) -> Plan:
     duration = read_duration(training.run.get("max_duration"))
     end = _end(duration, replay, options.epoch)
     unit, rounding = batching_effects(settings.batching_method, settings.batch_size, replay.global_batch)
-    finding, meant = expectations(prepared, unit, rounding)
+    alarm, names = prepared.config.alarm, prepared.label_map.names
+    finding, meant = expectations(alarm, names, prepared.own, list(prepared.targets), unit, rounding)
     starts = _phase_starts(prepared, duration, replay, options.epoch)
     return Plan(
         path=path,

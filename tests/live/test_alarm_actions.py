@@ -193,9 +193,45 @@ def test_target_that_cannot_be_met_is_said_once(tmp_path: Path, caplog: pytest.L
     mixmon = MixMon(target={"c": 0.9, "d": 0.1}, log_interval="8ba", alarm={"action": [seen.append]})
     run = fit(loader, mixmon, loggers=[memory()])
     assert caplog.text.count("the dataset cannot meet the target") == 1
+    assert "Evidence is taken against the dataset's own shares" in caplog.text
     assert "50.0% of its samples are c, the target is 90.0%" in caplog.text
     assert seen == []
     assert metrics(run)["mixmon/run/deviation"][-1][1] == pytest.approx(0.4)
+
+
+def test_one_label_is_remarked_and_never_alarms(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A run with a single label is told so, and takes no evidence, which could only grow by itself."""
+    dataset = StreamingDataset(local=write_mds(tmp_path / "c", 640), batch_size=4)
+    loader = StreamingDataLoader(dataset, batch_size=4)
+    run = fit(loader, MixMon(alarm={"false_alarm_every": "20ba"}), loggers=[memory()])
+    assert "all samples have one label, c: group the shards" in caplog.text
+    assert "mixmon/evidence" not in metrics(run)
+    assert metrics(run)["mixmon/alarms"][-1][1] == 0
+
+
+def test_alarm_after_a_phase_changed_names_its_own_batches(tmp_path: Path) -> None:
+    """The window of a new phase, its grace and the batches of an alarm begin with the phase."""
+    seen: list[Alarm] = []
+    phases = [{"from": "0ba", "target": "auto"}, {"from": "6ba", "target": {"b": 1.0}}]
+    alarm = {"tolerance": None, "rules": [{"deviation": 0.9}], "action": [seen.append]}
+    fit(ordered(tmp_path), MixMon(target=phases, window="2ba", log_interval="1ba", alarm=alarm))
+    assert [(a.first, a.batch) for a in seen] == [(7, 8)]
+
+
+def test_two_monitors_are_refused(tmp_path: Path) -> None:
+    """Their metrics and saved counts would mix."""
+    run = trainer(ordered(tmp_path), MixMon(), MixMon())
+    with pytest.raises(ConfigError, match="give the Trainer one"):
+        run.fit()
+    run.close()
+
+
+def test_the_same_monitor_in_a_second_run_starts_afresh(tmp_path: Path) -> None:
+    """Closed with its Trainer, a callback counts the next run's batches, and only these."""
+    mixmon, loader = MixMon(log_interval="4ba"), ordered(tmp_path)
+    fit(loader, mixmon)
+    fit(loader, mixmon, duration="2ba")
+    assert mixmon.state_dict()["mixture"]["run"] == [8, 0]
 
 
 def test_state_loads_without_any_class(tmp_path: Path) -> None:
