@@ -202,7 +202,7 @@ def test_target_that_cannot_be_met_is_said_once(tmp_path: Path, caplog: pytest.L
 def test_one_label_is_remarked_and_never_alarms(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A run with a single label is told so, and takes no evidence, which could only grow by itself."""
     dataset = StreamingDataset(local=write_mds(tmp_path / "c", 640), batch_size=4)
-    loader = StreamingDataLoader(dataset, batch_size=4)
+    loader = StreamingDataLoader(dataset, batch_size=4, collate_fn=as_dict)
     run = fit(loader, MixMon(alarm={"false_alarm_every": "20ba"}), loggers=[memory()])
     assert "all samples have one label, c: group the shards" in caplog.text
     assert "mixmon/evidence" not in metrics(run)

@@ -108,7 +108,7 @@ def test_persistent_workers_that_already_run() -> None:
 
 def off_but_trained(data: Any, caplog: pytest.LogCaptureFixture) -> list[list[int]]:
     """Trains; there is one warning, and the books are closed."""
-    witness, monitor = Witness(), MixMon(log_interval="1ba")
+    witness, monitor = Witness(), MixMon(labels={"position": 2}, log_interval="1ba")
     run = fit(data, witness, monitor, device_train_microbatch_size=BATCH)
     assert int(run.state.timestamp.batch) == len(witness.batches)
     warned = [r.message for r in caplog.records if r.name == "composer_mixmon"]
