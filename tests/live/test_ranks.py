@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streaming import StreamingDataLoader
 
 from composer_mixmon import MixMon
-from tests.live.data import streaming_dataset, write_mds
+from tests.live.data import mds_loader, streaming_dataset, write_mds
 from tests.live.helpers import Witness, ids_to_rows, rows, trainer
 
 SAMPLES, BATCH, INTERVAL = 96, 4, 4
@@ -195,7 +194,7 @@ def test_resumed_on_fewer_ranks_totals_are_not_multiplied(two: Any, batch: int) 
     witness = Witness()
     monitor = MixMon(labels={"position": SAMPLES}, window="1000ba", log_interval="4ba")
     settings = {"load_path": str(folder / "saved" / f"ba{batch}.pt"), "duration": "1ep"}
-    run = trainer(StreamingDataLoader(dataset, batch_size=BATCH), witness, monitor, **settings)
+    run = trainer(mds_loader(dataset), witness, monitor, **settings)
     run.fit()
     run.close()
     whole = np.concatenate([fed(ranks)[:batch], ids_to_rows(witness.batches, SAMPLES)])
