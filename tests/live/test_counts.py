@@ -13,9 +13,9 @@ from composer.loggers import Logger
 from streaming import StreamingDataLoader
 from torch.utils.data import DataLoader
 
-from composer_mixmon import MixMon
+from composer_mixmon import MixMon, MixmonError
 from tests.live.data import AugmentedStreaming, as_dict, mds_loader, streaming_dataset, two_streams, write_mds
-from tests.live.helpers import Tiny, Witness, by_id, fit, ids_to_rows, planned, rows
+from tests.live.helpers import Tiny, Witness, by_id, fit, ids_to_rows, planned, rows, trainer
 
 BATCH = 6
 
@@ -175,13 +175,24 @@ def test_the_dataset_can_still_be_sliced(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows(monitor), ids_to_rows(witness.batches, 20))
 
 
-def test_two_monitors_on_one_loader(tmp_path: Path) -> None:
-    """Each counts by its own labels, and the model is fed as without them."""
-    loader = StreamingDataLoader(
-        streaming_dataset(write_mds(tmp_path, 20), BATCH), batch_size=BATCH, collate_fn=as_dict
-    )
-    witness, ids, halves = Witness(), by_id(20), MixMon(labels={"position": 2}, window="1000ba")
-    fit(loader, witness, ids, halves)
+def test_a_loader_that_an_earlier_run_still_watches(tmp_path: Path) -> None:
+    """As in a notebook: the first Trainer was not closed, and the second one's counts are its own."""
+    loader = mds_loader(streaming_dataset(write_mds(tmp_path, 20), BATCH))
+    earlier, halves = by_id(20), MixMon(labels={"position": 2}, window="1000ba")
+    first = trainer(loader, earlier)
+    first.fit()
+    counted, witness = rows(earlier), Witness()
+    fit(loader, witness, halves)
     fed = ids_to_rows(witness.batches, 20)
-    np.testing.assert_array_equal(rows(ids), fed)
     np.testing.assert_array_equal(rows(halves), np.stack([fed[:, :10].sum(1), fed[:, 10:].sum(1)], 1))
+    np.testing.assert_array_equal(rows(earlier), counted)
+    first.close()
+
+
+def test_two_monitors_in_one_run_are_refused(tmp_path: Path) -> None:
+    """Composer would save and restore them as one."""
+    loader = mds_loader(streaming_dataset(write_mds(tmp_path, 20), BATCH))
+    run = trainer(loader, by_id(20), MixMon())
+    with pytest.raises(MixmonError, match="give the Trainer one"):
+        run.fit()
+    run.close()

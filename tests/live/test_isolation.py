@@ -94,14 +94,28 @@ def failing_from(original: Callable[..., Any], calls: int) -> Callable[..., Any]
     return call
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]], list[float]]:
+    """The dataset's folder, the batches and the weights of a run of two epochs without us."""
+    folder = tmp_path_factory.mktemp("alone") / "mds"
+    model, witness = Tiny(), Witness()
+    fit(loader(folder), witness, model=model, duration="2ep")
+    return folder, witness.batches, model.weights
+
+
 @pytest.mark.parametrize("calls", [0, 1])
 @pytest.mark.parametrize("name", CALLS)
 def test_a_fault_costs_one_warning_and_the_monitoring(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, calls: int
+    alone: tuple[Path, list[list[int]], list[float]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    calls: int,
 ) -> None:
     """At its first or second call: same batches, bit-identical weights, every checkpoint written."""
-    plain, model, expected, witness = Tiny(), Tiny(), Witness(), Witness()
-    fit(loader(tmp_path / "mds"), expected, model=plain, duration="2ep")
+    folder, batches, weights = alone
+    model, witness = Tiny(), Witness()
     module, _, attribute = name.partition(".")
     owner = __import__(f"composer_mixmon.{module}", fromlist=["_"])
     *path, attribute = attribute.split(".")
@@ -118,9 +132,9 @@ def test_a_fault_costs_one_warning_and_the_monitoring(
     monitor = by_id(SAMPLES, log_interval="3ba")
     with monkeypatch.context() as patched:
         patched.setattr(owner, attribute, spy)
-        run = fit(loader(tmp_path / "mds"), witness, monitor, model=model, duration="2ep", **where)
-    assert witness.batches == expected.batches
-    assert model.weights == plain.weights
+        run = fit(loader(folder), witness, monitor, model=model, duration="2ep", **where)
+    assert witness.batches == batches
+    assert model.weights == weights
     assert int(run.state.timestamp.batch) == 12
     assert (tmp_path / "saved" / "ba10.pt").exists()
     failed = len(called) > calls
