@@ -96,7 +96,7 @@ class AugmentedStreaming(StreamingDataset):
         if "mixed" in vars(self):
             return sample
         self.mixed = True
-        other = self[(at + 1) % self.num_samples]
+        other = self.__getitem__((at + 1) % self.num_samples)  # which finds the one on the instance
         del self.mixed
         return sample | {"other": other["x"]}
 
