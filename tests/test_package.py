@@ -29,7 +29,8 @@ MODULES = [m.name for m in pkgutil.walk_packages(composer_mixmon.__path__, "comp
 
 def imported_by(*modules: str) -> set[str]:
     code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     return set(out.stdout.split())
 
 
