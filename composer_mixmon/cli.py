@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -112,11 +112,7 @@ def audit(
             from composer_mixmon.audit.plot import plot_audit
 
             plot_audit(found, plot)
-    if as_json:
-        click.echo(json.dumps(found.to_dict(), allow_nan=False))
-    else:
-        show(found, Console())
-    sys.exit(found.biased)
+    _end(found, as_json, show)
 
 
 @main.command()
@@ -145,10 +141,15 @@ def sampler(n: float, generator: str, first: int, seed: int, as_json: bool, plot
             found = look_at_sampler(generator, n, first, seed)
         if plot:
             plot_sampler(found, plot)
+    _end(found, as_json, show_sampler)
+
+
+def _end(found: Any, as_json: bool, show: Callable[[Any, Console], None]) -> None:
+    """Print what was found, and exit with 1 where it is biased."""
     if as_json:
         click.echo(json.dumps(found.to_dict(), allow_nan=False))
     else:
-        show_sampler(found, Console())
+        show(found, Console())
     sys.exit(found.biased)
 
 

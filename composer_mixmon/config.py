@@ -29,7 +29,6 @@ __all__ = [
 ]
 
 ACTIONS = ("log", "wandb", "checkpoint", "stop", "raise")
-LABEL_KINDS = ("stream", "shards", "position", "file")
 RULE_FIGURES = ("deviation", "ratio", "dispersion")
 _SHORT_LABELS = {"stream": None, "position": 10}
 _TIME = re.compile(r"\d[\d_]*(?:ep|iter|ba|sp|tok)|0(?:\.\d+)?dur")
