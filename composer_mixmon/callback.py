@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from composer.utils import dist
 
 from composer_mixmon.actions import Actions
 from composer_mixmon.alarms import Alarm
+from composer_mixmon.annotate import Annotator
 from composer_mixmon.assembly import assemble, current_phase, run_config
 from composer_mixmon.config import MonitorConfig
+from composer_mixmon.dataset import rank_batch_size, replication
 from composer_mixmon.errors import ConfigError, DatasetError, MixmonError, MixtureAlarm
 from composer_mixmon.monitor import Monitor
 from composer_mixmon.ranks import RankFailedError, Ranks, agree
@@ -64,6 +67,11 @@ class MixMon(Callback):
     | ``mixmon/run/ratio/<label>``    | The label's share of the run so far, over resumptions             |
     +---------------------------------+-------------------------------------------------------------------+
     | ``mixmon/run/deviation``        | Total variation distance of these shares from the target          |
+    +---------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/tokens/ratio/<label>`` | The label's share of the tokens of the last ``window`` batches,   |
+    |                                 | rounded up to whole intervals, where the batches tell tokens      |
+    +---------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/tokens/deviation``     | Total variation distance of these shares from the target          |
     +---------------------------------+-------------------------------------------------------------------+
     | ``mixmon/evidence``             | log10 of the evidence against "no share is further from its       |
     |                                 | target than the tolerance"; an alarm at that of false_alarm_every |
@@ -147,7 +155,8 @@ class MixMon(Callback):
         if watch is None:
             return
         with self._guard(watch):
-            self._act(watch, watch.monitor.done(), state, logger)
+            batch, epoch = int(state.timestamp.batch) - 1, int(state.timestamp.epoch)
+            self._act(watch, watch.monitor.done(batch, epoch, _loss(state)), state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Log what the last interval has left over."""
@@ -226,13 +235,14 @@ class MixMon(Callback):
             for remark in parts.remarks:
                 log.warning("mixmon: %s", remark)
         self._tell(lambda: logger.log_hyperparameters({"mixmon": run_config(self._config, parts, loader)}))
-        replication = getattr(loader.dataset, "replication", None) or 1
+        copies = replication(loader)
+        first_position = dist.get_global_rank() // copies * rank_batch_size(loader)
         return _Watch(
-            Tap(loader, parts.label_map),
+            Tap(loader, Annotator(parts.label_map, first_position)),
             parts.monitor,
             Ranks(state),
             RecentShards(parts.shards, self._config.window + self._config.interval),
-            dist.get_global_rank() % replication == 0,
+            dist.get_global_rank() % copies == 0,
         )
 
     def _finish(self, watch: _Watch, state: State, logger: Logger) -> None:
@@ -289,14 +299,22 @@ class MixMon(Callback):
 
 def _take(watch: _Watch, batch: int) -> None:
     """Hold the counts of the batch that was fetched last."""
-    tagged = watch.tap.take()
-    if tagged is None or tagged.ids is None or tagged.labels is None:
+    known = watch.tap.take()
+    if known is None:
         raise DatasetError(
             "the ids of a batch are missing: its samples did not come one by one from the dataset"
         )
-    counts = np.bincount(tagged.labels, minlength=len(watch.monitor.names))
-    watch.shards.put(batch, tagged.ids)
-    watch.monitor.put(counts if watch.contributes else np.zeros_like(counts))
+    watch.shards.put(batch, known.ids)
+    if watch.contributes:
+        watch.monitor.put(known.counts, known.tokens, known.order)
+    else:
+        watch.monitor.put(np.zeros_like(known.counts), np.zeros_like(known.counts))
+
+
+def _loss(state: State) -> float:
+    """Mean loss of the batch over all ranks, as Composer logs it."""
+    losses: Any = state.total_loss_dict
+    return float(losses.get("loss/train/total", math.nan)) if losses else math.nan
 
 
 def _warn(error: Exception) -> None:

@@ -20,7 +20,7 @@ from composer_mixmon.labels import LabelMap
 from composer_mixmon.replay.sampling import label_shares
 from composer_mixmon.shards import ShardTable, stream_names
 
-__all__ = ["draw_settings", "own_shares", "run_settings", "shard_table"]
+__all__ = ["draw_settings", "own_shares", "rank_batch_size", "replication", "run_settings", "shard_table"]
 
 _PACKAGES = ("composer-mixmon", "mosaicml", "mosaicml-streaming", "numpy", "torch")
 _RESOLVED_LATE = ("num_canonical_nodes", "shuffle_block_size", "shuffle_seed", "initial_physical_nodes")
@@ -75,6 +75,25 @@ def _samples_per_stream(dataset: Any) -> npt.NDArray[np.int64]:
     return np.array([len(dataset)], np.int64)
 
 
+def replication(loader: Any) -> int:
+    """How many neighbouring ranks get the same samples.
+
+    Args:
+        loader: The DataLoader.
+    """
+    return getattr(loader.dataset, "replication", None) or 1
+
+
+def rank_batch_size(loader: Any) -> int:
+    """Samples that a rank gets at a time, the last batch of an epoch apart.
+
+    Args:
+        loader: The DataLoader.
+    """
+    own = loader.dataset.batch_size if isinstance(loader.dataset, StreamingDataset) else None
+    return own or loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
+
+
 def draw_settings(loader: Any) -> dict[str, float]:
     """How a loader's batches depart from single draws: ``unit`` and ``rounding`` of the evidence.
 
@@ -84,8 +103,8 @@ def draw_settings(loader: Any) -> dict[str, float]:
     dataset = loader.dataset
     if not isinstance(dataset, StreamingDataset):
         return {}
-    device_batch = dataset.batch_size or loader.batch_size or 1
-    global_batch = device_batch * World.detect().num_ranks // (dataset.replication or 1)
+    device_batch = rank_batch_size(loader)
+    global_batch = device_batch * World.detect().num_ranks // replication(loader)
     unit, rounding = batching_effects(dataset.batching_method, device_batch, global_batch)
     return {"unit": unit, "rounding": rounding}
 

@@ -195,7 +195,7 @@ class Mixture:
         self._past_meant = np.array(meant or np.zeros(len(run)), np.float64)
 
 
-def pack_counts(counts: Counts) -> str:
+def pack_counts(counts: Counts | npt.NDArray[np.uint64]) -> str:
     """Pack counts (rows, labels) as text: smallest unsigned type, column by column, zlib, base64.
 
     Columns compress better than rows: a label's count hardly changes from batch to batch.

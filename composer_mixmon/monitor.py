@@ -6,10 +6,12 @@ the same on every rank; everything that decides anything is computed from it.
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +20,25 @@ from composer_mixmon.alarms import Alarm, Alarms, Look, evidence_rule
 from composer_mixmon.config import Rule
 from composer_mixmon.evidence import Evidence, EvidenceFold, EvidenceSettings
 from composer_mixmon.mixture import Fold, Mixture, pack_counts, unpack_counts
+from composer_mixmon.rows import Closed, Rows
+from composer_mixmon.token_mixture import TokenMixture
 
-__all__ = ["AddUp", "Expectation", "Monitor"]
+__all__ = ["AddUp", "Expectation", "Monitor", "Rider"]
 
 Counts = npt.NDArray[np.int64]
 AddUp = Callable[[Counts], Counts]
 """Adds an int64 array of one shape up over all ranks; returns it on each of them."""
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
 class _Draft:
     """An interval computed but not recorded, for its last batch is still being trained on."""
 
+    rows: Rows
     fold: Fold
+    tokens: deque[tuple[int, Counts]]
     evidence: EvidenceFold | None
     look: Look
 
@@ -50,11 +56,28 @@ class Expectation:
     evidence: EvidenceSettings | None = None
 
 
+class Rider(Protocol):
+    """Further numbers that travel in the one all-reduce of an interval."""
+
+    def part(self, batches: int) -> Counts:
+        """This rank's numbers since the last time, int64 of one shape for ever.
+
+        Args:
+            batches: Of how many batches put since then; one more may have been put that does not count yet.
+        """
+        ...
+
+    def receive(self, total: Counts) -> None:
+        """Take their sum over all ranks."""
+        ...
+
+
 class Monitor:
     """Counts batches and draws the conclusions.
 
     For each batch: :meth:`put` its counts when it has been fetched; at the interval's last batch,
-    :meth:`draft` the metrics; :meth:`done` when the batch has been trained on.
+    :meth:`draft` the metrics; :meth:`done` when the batch has been trained on. :meth:`drain` hands out
+    what has been added up meanwhile.
 
     Args:
         names: The labels' names.
@@ -62,6 +85,7 @@ class Monitor:
         window: Batches in the window.
         interval: Batches between two additions over the ranks.
         rules: The alarm's plain thresholds.
+        rider: What else is added up over the ranks, at the same time.
 
     Attributes:
         phase: Index of the part that the run is in.
@@ -74,17 +98,23 @@ class Monitor:
         window: int,
         interval: int,
         rules: tuple[Rule, ...] = (),
+        rider: Rider | None = None,
     ) -> None:
         self.names = names
         self.phase = 0
         self._phases = tuple(phases)
         self._window = window
         self._rules = rules
+        self._rider = rider
         self._mixture = Mixture(self._phases[0].target, window)
+        self._tokens = TokenMixture(len(names), window)
         self._expect()
-        self._rows = np.zeros((interval, len(names)), np.int64)  # this rank's, waiting to be added up
+        self._rows = Rows.empty(interval, len(names))  # this rank's, waiting to be added up
         self._waiting = 0
-        self._added = np.zeros((0, len(names)), np.int64)  # added up for a checkpoint, waiting to be folded
+        self._added = Rows.empty(0, len(names))  # added up for a checkpoint, waiting to be folded
+        self._drained = 0  # of these, how many have been handed out
+        self._trained: list[tuple[int, int, float]] = []  # batch, epoch, loss of those not handed out
+        self._closed: list[Closed] = []
         self._draft: _Draft | None = None
         self._ending = False  # the batch in hand ends an interval
 
@@ -103,6 +133,7 @@ class Monitor:
         remembered = self._alarms.state_dict()
         self.phase = phase
         self._mixture.retarget(self._phases[phase].target)
+        self._tokens.clear()
         self._expect()
         self._alarms.load_state_dict(remembered)
 
@@ -116,11 +147,17 @@ class Monitor:
         """Counts of the run up to the last interval, over all ranks: int64 (labels,)."""
         return self._mixture.run
 
-    def put(self, row: Counts) -> None:
-        """Hold the counts (labels,) of the batch that has been fetched."""
+    def put(self, counts: Counts, tokens: Counts | None = None, order: int = 0) -> None:
+        """Hold what is known of the batch that has been fetched.
+
+        Args:
+            counts: This rank's samples of each label, int64 (labels,).
+            tokens: Their tokens, int64 (labels,), or ``None`` if they are not known.
+            order: This rank's part of the batch's order hash, a signed 64-bit number.
+        """
         self._draft = None
         self._ending = False
-        self._rows[self._waiting] = row
+        self._rows.put(self._waiting, counts, tokens, order)
 
     def draft(self, batch: int, add_up: AddUp) -> dict[str, float]:
         """Add up the interval that ends with the batch in hand, and name its figures.
@@ -132,10 +169,22 @@ class Monitor:
         self._ending = True
         return self._draft_rows(batch, self._waiting + 1, add_up)
 
-    def done(self) -> tuple[Alarm, ...]:
-        """Count the batch in hand: it has been trained on. Returns the alarms, if an interval ends here."""
+    def done(self, batch: int, epoch: int = -1, loss: float = math.nan) -> tuple[Alarm, ...]:
+        """Count the batch in hand: it has been trained on. Returns the alarms, if an interval ends here.
+
+        Args:
+            batch: Its number, counted from 0 over the whole run.
+            epoch: Its epoch.
+            loss: Its loss, over all ranks.
+        """
         self._waiting += 1
+        self._trained.append((batch, epoch, loss))
         return self._commit() if self._ending else ()
+
+    def drain(self) -> tuple[Closed, ...]:
+        """What has been added up since the last call, of batches that have been trained on."""
+        closed, self._closed = tuple(self._closed), []
+        return closed
 
     def finish(self, batch: int, add_up: AddUp) -> tuple[dict[str, float], tuple[Alarm, ...]]:
         """Draw up what waits at the end of training: its figures and alarms, or nothing.
@@ -156,16 +205,20 @@ class Monitor:
         """
         if self._waiting:
             self._added = self._with_waiting(self._waiting, add_up)
-            in_hand = self._rows[self._waiting :].copy()  # fetched, but not yet trained on
-            self._rows[:] = 0
-            self._rows[: len(in_hand)] = in_hand
+            table = self._rows.table
+            in_hand = table[self._waiting :].copy()  # fetched, but not yet trained on
+            table[:] = 0
+            table[: len(in_hand)] = in_hand
             self._waiting = 0
+            self._close(self._added)
+            self._drained = len(self._added)
         return {
             "format": _FORMAT,
             "labels": list(self.names),
             "phase": self.phase,
             "mixture": self._mixture.state_dict(),
-            "pending": pack_counts(self._added),
+            "tokens": self._tokens.state_dict(),
+            "pending": pack_counts(self._added.table.view(np.uint64)),
             "evidence": self._evidence.state_dict() if self._evidence else {},
             "alarms": self._alarms.state_dict(),
         }
@@ -182,26 +235,38 @@ class Monitor:
             raise ValueError(
                 f"they count the labels {_few(state['labels'])}, this run counts {_few(self.names)}"
             )
-        self._added = unpack_counts(state["pending"], len(self.names))
+        table = unpack_counts(state["pending"], Rows.width(len(self.names)))
+        self._added = Rows(len(self.names), table)
+        self._drained = len(table)
         self.phase = min(int(state["phase"]), len(self._phases) - 1)
         self._mixture = Mixture(self._phases[self.phase].target, self._window)
         self._mixture.load_state_dict(state["mixture"])
+        self._tokens.load_state_dict(state["tokens"])
         self._expect()
         self._alarms.load_state_dict(state["alarms"])
         if self._evidence and state["evidence"]:
             with suppress(ValueError):  # against another target or tolerance: none of it speaks here
                 self._evidence.load_state_dict(state["evidence"])
 
-    def _with_waiting(self, waiting: int, add_up: AddUp) -> Counts:
-        return np.concatenate([self._added, add_up(self._rows)[:waiting]])
+    def _with_waiting(self, waiting: int, add_up: AddUp) -> Rows:
+        """What was added up before and the first ``waiting`` rows, which are added up now."""
+        table, rider = self._rows.table, self._rider
+        part = rider.part(waiting) if rider else np.zeros(0, np.int64)
+        total = add_up(np.concatenate([table.ravel(), part]))
+        if rider:
+            rider.receive(total[table.size :])
+        added = total[: table.size].reshape(table.shape)[:waiting]
+        return Rows(len(self.names), np.concatenate([self._added.table, added]))
 
     def _draft_rows(self, batch: int, waiting: int, add_up: AddUp) -> dict[str, float]:
         rows = self._with_waiting(waiting, add_up) if waiting else self._added
-        fold = self._mixture.fold(rows)
-        evidence = self._evidence.fold(rows) if self._evidence else None
+        fold = self._mixture.fold(rows.counts)
+        tokens = self._tokens.fold(rows)
+        evidence = self._evidence.fold(rows.counts) if self._evidence else None
         look = self._alarms.look(batch - len(rows) + 1, fold, evidence.log10 if evidence else None)
-        self._draft = _Draft(fold, evidence, look)
+        self._draft = _Draft(rows, fold, tokens, evidence, look)
         figures = self._mixture.metrics(fold, self.names)
+        figures |= self._tokens.metrics(tokens, self._mixture.target, self.names)
         figures["mixmon/alarms"] = float(self._alarms.fired + len(look.alarms))
         if evidence:
             figures["mixmon/evidence"] = float(evidence.log10[-1])
@@ -209,17 +274,30 @@ class Monitor:
 
     def _commit(self) -> tuple[Alarm, ...]:
         draft, self._draft = self._draft, None
-        self._added = self._added[:0]
-        self._rows[:] = 0
+        if draft is not None:
+            self._close(draft.rows)
+        self._trained = []
+        self._added = Rows.empty(0, len(self.names))
+        self._drained = 0
+        self._rows.table[:] = 0
         self._waiting = 0
         self._ending = False
         if draft is None:  # drafting failed here; the other ranks have not waited either
             return ()
         self._mixture.commit(draft.fold)
+        self._tokens.commit(draft.tokens)
         if self._evidence and draft.evidence:
             self._evidence.commit(draft.evidence)
         self._alarms.commit(draft.look)
         return draft.look.alarms
+
+    def _close(self, rows: Rows) -> None:
+        """Hand out those of the rows that have not been yet."""
+        trained, self._trained = self._trained, []
+        if trained:
+            batch, epoch, loss = map(np.array, zip(*trained, strict=True))
+            fresh = Rows(len(self.names), rows.table[self._drained :])
+            self._closed.append(Closed(fresh, batch, epoch, loss))
 
 
 def _few(names: Any) -> str:

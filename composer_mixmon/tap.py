@@ -1,8 +1,8 @@
 """Sample ids out of a DataLoader's workers, beside the batches and never in them.
 
 In the worker, the dataset's item access notes which ids it served and the collate function hands on
-``(batch, ids)``; in the main process the DataLoader's iterator takes the pair apart again before anyone
-sees it. So the user's collator, batch transforms, algorithms, token counters and model get exactly the
+``(batch, annotation)``; in the main process the DataLoader's iterator takes the pair apart again before
+anyone sees it. So the user's collator, batch transforms, algorithms, token counters and model get exactly the
 batches that they get without us, whatever their type. Workers are forked or spawned as ever; what is
 set on the dataset and the DataLoader is taken off by :meth:`Tap.detach`.
 """
@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from streaming import StreamingDataset
 from torch.utils.data import DataLoader, IterableDataset
 
+from composer_mixmon.annotate import Annotation, Annotator
 from composer_mixmon.errors import DatasetError
-from composer_mixmon.labels import LabelMap
 
 __all__ = ["TaggedBatch", "Tap", "check_loader"]
 
@@ -34,13 +33,11 @@ class TaggedBatch(NamedTuple):
 
     Attributes:
         batch: What the user's collate function returned.
-        ids: The batch's sample ids, int64 (samples,), or ``None`` if they are not known for certain.
-        labels: Their label indices, int32 (samples,), or ``None``.
+        annotation: What is known of it, or ``None`` if its sample ids are not known for certain.
     """
 
     batch: Any
-    ids: npt.NDArray[np.int64] | None
-    labels: npt.NDArray[np.int32] | None
+    annotation: Annotation | None
 
 
 class _Recorder:
@@ -94,12 +91,12 @@ class _RecordingItems:
 
 
 class _TaggingCollate:
-    """The user's collate function, followed by the ids of the samples it was given."""
+    """The user's collate function, followed by what is known of the samples it was given."""
 
-    def __init__(self, inner: Callable[[Any], Any], recorder: _Recorder, label_map: LabelMap, batched: bool):
+    def __init__(self, inner: Callable[[Any], Any], recorder: _Recorder, annotate: Annotator, batched: bool):
         self.inner = inner
         self.recorder = recorder
-        self.label_map = label_map
+        self.annotate = annotate
         self.batched = batched
 
     def __call__(self, samples: Any) -> TaggedBatch:
@@ -107,12 +104,12 @@ class _TaggingCollate:
         expected = len(samples) if self.batched else 1
         batch = self.inner(samples)
         if len(recorded) != expected:
-            return TaggedBatch(batch, None, None)
+            return TaggedBatch(batch, None)
         try:
             ids = np.array(list(map(operator.index, recorded)), np.int64)
-            return TaggedBatch(batch, ids, self.label_map(ids))
+            return TaggedBatch(batch, self.annotate(ids, batch))
         except Exception:  # the main process reports that ids are missing; the batch goes on
-            return TaggedBatch(batch, None, None)
+            return TaggedBatch(batch, None)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "inner":  # not there while we are being unpickled
@@ -182,30 +179,30 @@ class Tap:
 
     Args:
         dataloader: A DataLoader that :func:`check_loader` lets pass.
-        label_map: Labels the ids, in the worker.
+        annotate: Annotates the batches, in the worker.
     """
 
-    def __init__(self, dataloader: DataLoader[Any], label_map: LabelMap) -> None:
+    def __init__(self, dataloader: DataLoader[Any], annotate: Annotator) -> None:
         self.dataloader = dataloader
         self._latest: TaggedBatch | None = None
         self._undo: list[Callable[[], None]] = []
         try:
-            self._attach(label_map)
+            self._attach(annotate)
         except Exception:
             self.detach()
             raise
 
-    def take(self) -> TaggedBatch | None:
-        """The ids of the batch that was fetched last, once; ``None`` where they are not known."""
+    def take(self) -> Annotation | None:
+        """What is known of the batch that was fetched last, once; ``None`` where its ids are not known."""
         latest, self._latest = self._latest, None
-        return latest if latest is not None and latest.ids is not None else None
+        return latest.annotation if latest is not None else None
 
     def detach(self) -> None:
         """Take everything off the dataset and the DataLoader; twice does no harm."""
         while self._undo:
             self._undo.pop()()
 
-    def _attach(self, label_map: LabelMap) -> None:
+    def _attach(self, annotate: Annotator) -> None:
         loader: Any = self.dataloader
         dataset: Any = loader.dataset
         recorder = _Recorder()
@@ -219,7 +216,7 @@ class Tap:
                 inner = None  # the class's own; what a wrapper hands through from inside is kept
             self._set(dataset, "__getitems__", _RecordingItems(dataset, recorder, inner))
         batched = loader.batch_sampler is not None
-        self._set(loader, "collate_fn", _TaggingCollate(loader.collate_fn, recorder, label_map, batched))
+        self._set(loader, "collate_fn", _TaggingCollate(loader.collate_fn, recorder, annotate, batched))
         self._set(loader, "_get_iterator", self._iterator_maker(loader, recorder))
 
     def _iterator_maker(self, loader: Any, recorder: _Recorder) -> Callable[[], Any]:

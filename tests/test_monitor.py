@@ -52,7 +52,7 @@ def test_interrupted_anywhere_is_uninterrupted(
             monitor.put(row)
             if (batch + 1) % interval == 0:
                 seen.append(monitor.draft(batch, alone))
-            seen.append(monitor.done())
+            seen.append(monitor.done(batch))
             if batch in saves:
                 state = json.loads(json.dumps(monitor.state_dict(alone)))
                 if interrupted:
@@ -71,7 +71,7 @@ def test_batch_in_hand_is_not_counted_yet() -> None:
         if batch:
             monitor.draft(batch, alone)
             assert monitor.state_dict(alone)["mixture"]["run"] == [0, 0]
-        monitor.done()
+        monitor.done(batch)
     assert monitor.run.tolist() == [2, 4]
 
 
@@ -82,7 +82,7 @@ def test_batch_fetched_twice_counts_once() -> None:
     monitor.draft(0, alone)
     monitor.put(np.array([1, 2]))
     monitor.draft(0, alone)
-    monitor.done()
+    monitor.done(0)
     assert monitor.run.tolist() == [1, 2]
 
 
@@ -96,11 +96,11 @@ def test_finish_counts_what_is_left_over_once() -> None:
         return counts * 3
 
     monitor.put(np.array([3, 1]))
-    monitor.done()
+    monitor.done(0)
     figures, alarms = monitor.finish(0, three_ranks)
     assert (figures["mixmon/run/ratio/ja"], alarms, monitor.run.tolist()) == (0.75, (), [9, 3])
     assert monitor.finish(0, three_ranks) == ({}, ())
-    assert [call.shape for call in calls] == [(4, 2)]
+    assert [call.shape for call in calls] == [(24,)]
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,66 @@ def test_foreign_state_is_refused(change: dict[str, object], message: str) -> No
     state = build(2).state_dict(alone) | change
     with pytest.raises(ValueError, match=message):
         build(2).load_state_dict(state)
+
+
+class Sums:
+    """A rider that counts the batches that it was asked for."""
+
+    def __init__(self) -> None:
+        self.parts: list[int] = []
+        self.totals: list[int] = []
+
+    def part(self, batches: int) -> Counts:
+        self.parts.append(batches)
+        return np.array([batches])
+
+    def receive(self, total: Counts) -> None:
+        self.totals.append(int(total[0]))
+
+
+def test_rider_travels_with_every_addition() -> None:
+    """Its numbers are those of the batches added up, each once, whenever that happens."""
+    rider = Sums()
+    monitor = Monitor(("ja", "en"), [Expectation(EVEN)], 4, 4, (), rider)
+    for batch in range(7):
+        monitor.put(np.array([1, 2]))
+        if batch == 3:
+            monitor.draft(batch, lambda table: table * 2)
+        if batch == 2:
+            monitor.state_dict(lambda table: table * 2)
+        monitor.done(batch)
+    monitor.finish(6, lambda table: table * 2)
+    assert (rider.parts, rider.totals) == ([2, 2, 3], [4, 4, 6])
+
+
+def test_closed_batches_are_handed_out_once_with_their_losses() -> None:
+    """Whatever is saved in between, every trained batch is drained once, with what belongs to it."""
+    monitor = build(interval=4)
+    drained = []
+    for batch in range(7):
+        monitor.put(np.array([batch, 1]), np.array([10 * batch, 5]), -batch)
+        if batch % 4 == 3:
+            monitor.draft(batch, alone)
+        monitor.done(batch, epoch=batch // 5, loss=batch / 10)
+        if batch in (1, 2):
+            monitor.state_dict(alone)
+        drained.extend(monitor.drain())
+    monitor.finish(6, alone)
+    drained.extend(monitor.drain())
+    assert [len(closed.rows) for closed in drained] == [2, 1, 1, 3]
+    together = {
+        "batch": np.concatenate([c.batch for c in drained]).tolist(),
+        "epoch": np.concatenate([c.epoch for c in drained]).tolist(),
+        "loss": np.concatenate([c.loss for c in drained]).tolist(),
+        "ja": np.concatenate([c.rows.counts[:, 0] for c in drained]).tolist(),
+        "tokens": np.concatenate([c.rows.tokens[:, 0] for c in drained]).tolist(),
+        "order": np.concatenate([c.rows.order for c in drained]).tolist(),
+    }
+    assert together == {
+        "batch": list(range(7)),
+        "epoch": [0] * 5 + [1] * 2,
+        "loss": [i / 10 for i in range(7)],
+        "ja": list(range(7)),
+        "tokens": [10 * i for i in range(7)],
+        "order": [(-i) % 2**64 for i in range(7)],
+    }

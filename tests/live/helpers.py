@@ -17,6 +17,7 @@ from streaming.base.world import World
 
 from composer_mixmon import MixMon
 from composer_mixmon.mixture import unpack_counts
+from composer_mixmon.rows import Rows
 from tests.live.data import ids_of
 
 Counts = npt.NDArray[np.int64]
@@ -105,7 +106,8 @@ def rows(monitor: MixMon) -> Counts:
     """The counts of each batch of the run so far, int64 (batches, labels), out of the saved books."""
     books = monitor.state_dict()
     labels = len(books["labels"])
-    parts = [unpack_counts(text, labels) for text in (books["mixture"]["recent"], books["pending"])]
+    pending = Rows(labels, unpack_counts(books["pending"], Rows.width(labels))).counts
+    parts = [unpack_counts(books["mixture"]["recent"], labels), pending]
     counts = np.concatenate(parts)
     run = np.array(books["mixture"]["run"]) + parts[1].sum(axis=0)
     np.testing.assert_array_equal(counts.sum(axis=0), run)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from composer.loggers import InMemoryLogger, LoggerDestination
 from streaming import StreamingDataLoader
 
 from composer_mixmon import MixMon
-from tests.live.data import as_dict, two_streams
+from tests.live.data import as_dict, ids_of, two_streams
 from tests.live.helpers import Witness, fit, metrics
 
 BATCH = 4
@@ -35,9 +36,15 @@ class Calls(LoggerDestination):
             self.config.append(hyperparameters["mixmon"])
 
 
-def loader(tmp_path: Path) -> StreamingDataLoader:
+def with_lengths(samples: Any) -> dict[str, Any]:
+    """Batches that tell their tokens: as many as the last digit of the id."""
+    batch = as_dict(samples)
+    return batch | {"lengths": torch.tensor(ids_of(batch)) % 10}
+
+
+def loader(tmp_path: Path, collate: Any = as_dict) -> StreamingDataLoader:
     dataset = two_streams(tmp_path, BATCH, shuffle=True, shuffle_block_size=16)
-    return StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=as_dict)
+    return StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=collate)
 
 
 def documented(labels: list[str]) -> set[str]:
@@ -50,11 +57,22 @@ def documented(labels: list[str]) -> set[str]:
 def test_the_keys_are_those_documented(tmp_path: Path) -> None:
     """All in one call an interval, and no other."""
     calls = Calls()
-    fit(loader(tmp_path), MixMon(log_interval="4ba"), loggers=[calls])
+    fit(loader(tmp_path, with_lengths), MixMon(log_interval="4ba"), loggers=[calls])
     assert [step for step, _ in calls.calls] == [3, 7, 11, 15]
     for _, logged in calls.calls:
         assert set(logged) == documented(["a", "b"])
         assert all(type(value) is float and math.isfinite(value) for value in logged.values())
+
+
+def test_tokens_are_weighed(tmp_path: Path) -> None:
+    """The shares of tokens are those of the batches trained on; no batch carries anything for it."""
+    witness, calls = Witness(), Calls()
+    monitor = MixMon(window="8ba", log_interval="4ba")
+    fit(loader(tmp_path, with_lengths), witness, monitor, loggers=[calls])
+    for (_, logged), end in zip(calls.calls, (4, 8, 12, 16), strict=True):
+        ids = np.concatenate(witness.batches[max(0, end - 8) : end])
+        share = (ids % 10)[ids < 40].sum() / (ids % 10).sum()
+        assert math.isclose(logged["mixmon/tokens/ratio/a"], share)
 
 
 @pytest.mark.parametrize("interval", [1, 3, 4])
