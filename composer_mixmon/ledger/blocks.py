@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -115,9 +116,14 @@ def read_block(record: dict[str, Any], labels: int) -> Block:
     if batches > _LONGEST or len(kinds) != 3:
         raise UnreadableError(f"a block of {batches} batches with columns {kinds}")
     layout = Layout(batches, *kinds)
-    size = sum(size_of(kind) * numbers for _, kind, numbers in layout.columns(labels))
-    raw = decode(typed(record, "data", str), size)
+    raw = decode(typed(record, "data", str), _size(layout, labels))
     return Block(first, layout, raw, _epoch(record.get("epoch"), batches), number("time", record.get("time")))
+
+
+@lru_cache
+def _size(layout: Layout, labels: int) -> int:
+    """Bytes of a block."""
+    return sum(size_of(kind) * numbers for _, kind, numbers in layout.columns(labels))
 
 
 def _epoch(value: Any, batches: int) -> int | list[int]:
@@ -210,6 +216,8 @@ class Table:
                 column[rows] = values[:, 0]
         firsts = np.array([block.first for block in blocks])
         self.first[rows] = (firsts[:, None] + within).ravel()[keep]
-        epochs = np.array([np.broadcast_to(block.epoch, layout.batches) for block in blocks])
-        self.epoch[rows] = epochs.ravel()[keep]
+        epochs = [
+            e if isinstance(e, list) else [e] * layout.batches for e in (block.epoch for block in blocks)
+        ]
+        self.epoch[rows] = np.array(epochs).ravel()[keep]
         self.time[rows] = np.repeat([block.time for block in blocks], layout.batches)[keep]
