@@ -106,12 +106,17 @@ def rows(monitor: MixMon) -> Counts:
     """The counts of each batch of the run so far, int64 (batches, labels), out of the saved books."""
     books = monitor.state_dict()
     labels = len(books["labels"])
-    pending = Rows(labels, unpack_counts(books["pending"], Rows.width(labels))).counts
-    parts = [unpack_counts(books["mixture"]["recent"], labels), pending]
+    parts = [unpack_counts(books["mixture"]["recent"], labels), pending(books)]
     counts = np.concatenate(parts)
     run = np.array(books["mixture"]["run"]) + parts[1].sum(axis=0)
     np.testing.assert_array_equal(counts.sum(axis=0), run)
     return counts
+
+
+def pending(books: dict[str, Any]) -> Counts:
+    """Counts of the batches in saved books that no interval holds yet, int64 (batches, labels)."""
+    labels = len(books["labels"])
+    return Rows(labels, unpack_counts(books["pending"], Rows.width(labels))).counts
 
 
 def ids_to_rows(batches: list[list[int]], labels: int) -> Counts:

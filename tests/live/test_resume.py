@@ -15,7 +15,7 @@ from streaming import StreamingDataLoader
 
 from composer_mixmon import MixMon
 from tests.live.data import as_dict, two_streams
-from tests.live.helpers import Witness, fit, ids_to_rows, metrics, rows, trainer
+from tests.live.helpers import Witness, fit, ids_to_rows, metrics, pending, rows, trainer
 
 BATCH, BATCHES = 6, 22  # two epochs of 11
 RULE = {"rules": [{"deviation": 0.3, "for": "3ba", "grace": "2ba"}]}
@@ -84,17 +84,10 @@ def test_every_checkpoint_holds_what_has_been_trained_on(
         other = monitor()
         other.load_state_dict(dict(saved["callbacks"])["MixMon"])
         books = other.state_dict()
-        pending = rows_of(books["pending"])
-        total = np.array(books["mixture"]["run"]) + pending.sum(axis=0)
+        total = np.array(books["mixture"]["run"]) + pending(books).sum(axis=0)
         ids = np.array([i for ids in witness.batches[:batch] for i in ids])
         assert total.tolist() == [(ids < 40).sum(), (ids >= 40).sum()]
         assert total.sum() == saved["timestamp"]["Timestamp"]["sample"]
-
-
-def rows_of(text: str) -> Any:
-    from composer_mixmon.mixture import unpack_counts
-
-    return unpack_counts(text, 2)
 
 
 def test_the_books_are_plain_types(uninterrupted: tuple[Path, MixMon, Any, Witness]) -> None:
