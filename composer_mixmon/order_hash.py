@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["order_hash", "order_hashes"]
+__all__ = ["order_hash", "order_hashes", "place_hashes"]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -48,13 +48,23 @@ def order_hashes(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     return np.where(ids >= 0, _mixed(ids, 0), np.uint64(0)).sum(axis=1, dtype=np.uint64)
 
 
-def _mixed(ids: npt.NDArray[np.int64], first_position: int) -> npt.NDArray[np.uint64]:
-    """``mix64`` of ids and positions, which run along the last axis."""
-    positions = np.arange(first_position, first_position + ids.shape[-1], dtype=np.uint64)
-    z = ids.astype(np.uint64) + np.multiply(positions, _STEP, out=positions)
+def place_hashes(ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """What samples at their places add to the order hash: uint64, of the shape of both together.
+
+    Args:
+        ids: Sample ids.
+        positions: Place of each in its global batch.
+    """
+    z = ids.astype(np.uint64) + positions.astype(np.uint64) * _STEP
     shifted = np.empty_like(z)
     for shift, multiply in zip(_SHIFT, (*_MULTIPLY, None), strict=True):
         z ^= np.right_shift(z, shift, out=shifted)
         if multiply is not None:
             z *= multiply
     return z
+
+
+def _mixed(ids: npt.NDArray[np.int64], first_position: int) -> npt.NDArray[np.uint64]:
+    """``mix64`` of ids and positions, which run along the last axis."""
+    positions = np.arange(first_position, first_position + ids.shape[-1], dtype=np.int64)
+    return place_hashes(ids, positions)
