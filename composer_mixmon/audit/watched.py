@@ -1,7 +1,5 @@
 """A replay that tells of its progress, and of shards instead of labels."""
 
-# Two steps of the shuffles are needed apart from the rest.
-# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import copy
@@ -11,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from composer_mixmon.replay import LabelRanges, Replay, Settings, World
+from composer_mixmon.replay.py1br import unshuffled_ends
 from composer_mixmon.replay.schedule import Schedule
-from composer_mixmon.replay.shuffles import _blocks, _epoch_spans
 from composer_mixmon.replay.units import IdPayload, LabelPayload, Payload
 
 __all__ = ["Advance", "WatchedReplay"]
@@ -79,17 +77,7 @@ class WatchedReplay(Replay):
     def unshuffled_end(self) -> Ints:
         """Samples at the end of each canonical node that py1br's blocks leave out: int64 (nodes,).
 
-        All streams that are shuffled apart are added up. Draws what the shuffle draws, on nothing.
+        All streams that are shuffled apart are added up.
         """
-        ends = np.zeros(self.settings.num_canonical_nodes, np.int64)
-        for group, units in enumerate(self._units):
-            seed = self._seed(group)
-            nodes, rng = _epoch_spans(IdPayload(units), seed)
-            low, high = int(0.75 * seed.block), int(1.25 * seed.block)
-            staggers = rng.integers(0, low, (seed.nodes,)).tolist()
-            for node, (spans, stagger) in enumerate(zip(nodes, staggers, strict=True)):
-                blocks = _blocks(rng, spans.samples, stagger, low, high)
-                ends[node] += spans.samples - blocks[-1][1] if blocks else 0
-                for begin, end in blocks if node + 1 < len(nodes) else ():
-                    rng.shuffle(np.empty(end - begin, np.int64))
-        return ends
+        groups = [unshuffled_ends(IdPayload(units), self._seed(g)) for g, units in enumerate(self._units)]
+        return np.sum(groups, axis=0)

@@ -19,12 +19,11 @@ _SIZE = 1 << 18
 _BUFFERS = 3
 
 
-def ahead(flow: Iterator[Arrays], dtypes: tuple[type[np.generic], ...], length: int) -> Iterator[Arrays]:
+def ahead(flow: Iterator[Arrays], length: int) -> Iterator[Arrays]:
     """Run ``flow`` in a thread, a few buffers ahead.
 
     Args:
         flow: Yields tuples of arrays of one length, pieces of sequences. It may use their memory again.
-        dtypes: Types of the arrays.
         length: Elements in all; less than a few buffers are not worth a thread.
 
     Yields:
@@ -36,7 +35,7 @@ def ahead(flow: Iterator[Arrays], dtypes: tuple[type[np.generic], ...], length: 
     free: SimpleQueue[Arrays | None] = SimpleQueue()
     full: SimpleQueue[tuple[Arrays, int] | BaseException | None] = SimpleQueue()
     for _ in range(_BUFFERS):
-        free.put(tuple(np.empty(_SIZE, dtype) for dtype in dtypes))
+        free.put(())  # made when their types are known
     thread = Thread(target=_produce, args=(flow, free, full), daemon=True)
     thread.start()
     try:
@@ -69,19 +68,22 @@ def _fill_buffers(
     full: SimpleQueue[tuple[Arrays, int] | BaseException | None],
 ) -> None:
     """Copy pieces into free buffers until the flow ends or None says that nobody reads on."""
-    buffers = free.get()
+    buffers: Arrays = ()
     held = 0
     for pieces in flow:
         done = 0
-        while buffers is not None and done < len(pieces[0]):
+        while done < len(pieces[0]):
+            if not buffers:
+                taken = free.get()
+                if taken is None:
+                    return
+                buffers = taken or tuple(np.empty(_SIZE, piece.dtype) for piece in pieces)
             take = min(len(pieces[0]) - done, len(buffers[0]) - held)
             for buffer, piece in zip(buffers, pieces, strict=True):
                 buffer[held : held + take] = piece[done : done + take]
             done, held = done + take, held + take
             if held == len(buffers[0]):
                 full.put((buffers, held))
-                buffers, held = free.get(), 0
-        if buffers is None:
-            return
-    if buffers is not None and held:
+                buffers, held = (), 0
+    if held:
         full.put((buffers, held))

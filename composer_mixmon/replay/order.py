@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,8 @@ from composer_mixmon.errors import ConfigError
 from composer_mixmon.replay.sampling import Ints
 from composer_mixmon.replay.schedule import Lane, build_schedule
 from composer_mixmon.replay.settings import Settings
-from composer_mixmon.replay.shuffles import ShuffleSeed, check_shuffle, identity, shuffled
+from composer_mixmon.replay.shuffles import check_shuffle, identity, shuffled
+from composer_mixmon.replay.spans import Pieces, ShuffleSeed
 from composer_mixmon.replay.tally import Picker, count_pieces, tally
 from composer_mixmon.replay.units import IdPayload, LabelPayload, LabelRanges, Payload, Units, resample
 from composer_mixmon.replay.world import World
@@ -161,9 +162,7 @@ class Replay:
         lane = self._schedule.lane[chosen.start : chosen.stop]
         return np.repeat(lanes[lane] & (lane >= 0), np.diff(edges), axis=1)
 
-    def _pieces(
-        self, group: int, payload: Payload, ties: list[int], wanted: Ints | None = None
-    ) -> Iterator[Ints]:
+    def _pieces(self, group: int, payload: Payload, ties: list[int], wanted: Ints | None = None) -> Pieces:
         settings = self.settings
         if not settings.shuffle:
             return identity(payload)

@@ -23,26 +23,27 @@ _REST = 1 << 20
 _WORDS = 1 << 16
 
 
-def shuffle(values: NDArray[Any], seed: int) -> None:
-    """Shuffle in place, as ``np.random.default_rng(seed).shuffle(values)`` does.
+def shuffle(values: NDArray[Any], bits: np.random.PCG64) -> None:
+    """Shuffle in place, as ``np.random.Generator(bits).shuffle(values)`` does.
 
     Args:
         values: (n,), any type.
-        seed: For numpy's default generator, PCG64.
+        bits: numpy's default generator of bits.
     """
     if not _REST < len(values) <= 1 << 32:
-        np.random.default_rng(seed).shuffle(values)
+        np.random.Generator(bits).shuffle(values)
         return
-    draws = _Draws(seed, len(values) - 1, _REST)
+    draws = _Targets(bits, len(values) - 1, _REST)
     step = len(values) - 1
-    for (targets,) in ahead(draws.targets(), (np.uint32,), step - _REST):
+    for (targets,) in ahead(draws.pieces(), step - _REST):
         done = 0
         while done < len(targets):
             stretch = targets[done : done + int(1.5 * math.sqrt(step))]
             _take_steps(values, step, stretch)
             done += len(stretch)
             step -= len(stretch)
-    draws.rest().shuffle(values[: step + 1])
+    bits.state = draws.state()
+    np.random.Generator(bits).shuffle(values[: step + 1])
 
 
 def _take_steps(values: NDArray[Any], step: int, targets: NDArray[np.uint32]) -> None:
@@ -66,23 +67,23 @@ def _take_steps(values: NDArray[Any], step: int, targets: NDArray[np.uint32]) ->
         begin = end
 
 
-class _Draws:
+class _Targets:
     """The places that ``Generator.shuffle`` draws: for each step the first word that is not above it.
 
     numpy's ``random_interval`` masks 32-bit words to the step's bits and draws again where the result is too
     large; PCG64 gives the lower half of each 64 bits first.
     """
 
-    def __init__(self, seed: int, step: int, rest: int) -> None:
-        self._seed = seed
+    def __init__(self, bits: np.random.PCG64, step: int, rest: int) -> None:
+        self._start: Any = bits.state
         self._step = step
         self._rest = rest
         self._words = 0
 
-    def targets(self) -> Iterator[Arrays]:
+    def pieces(self) -> Iterator[Arrays]:
         """Yield targets from the first step down to ``rest``, exclusive: uint32, in pieces."""
-        bits = np.random.PCG64(self._seed)
-        words = np.empty(0, np.uint32)
+        bits = _pcg64(self._start)
+        words = np.array([self._start["uinteger"]] * self._start["has_uint32"], np.uint32)
         while self._step > self._rest:
             if not len(words):
                 words = bits.random_raw(_WORDS // 2).astype("<u8").view(np.uint32)
@@ -93,14 +94,19 @@ class _Draws:
             words = words[used:]
             yield (targets,)
 
-    def rest(self) -> np.random.Generator:
-        """Return numpy's generator as it is after these draws."""
-        bits = np.random.PCG64(self._seed)
-        bits.advance(self._words // 2)
-        if self._words % 2:
-            upper = int(bits.random_raw()) >> 32
-            bits.state = {**bits.state, "has_uint32": 1, "uinteger": upper}
-        return np.random.Generator(bits)
+    def state(self) -> Any:
+        """Return the generator's state after these draws."""
+        bits = _pcg64(self._start)
+        words = self._words - self._start["has_uint32"]
+        bits.advance(words // 2)
+        upper = int(bits.random_raw()) >> 32 if words % 2 else 0
+        return {**bits.state, "has_uint32": words % 2, "uinteger": upper}
+
+
+def _pcg64(state: Any) -> np.random.PCG64:
+    bits = np.random.PCG64(0)
+    bits.state = state
+    return bits
 
 
 def _accepted(words: NDArray[np.uint32], step: int, limit: int) -> tuple[NDArray[np.uint32], int]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from composer_mixmon.replay import fast
 from composer_mixmon.replay.sampling import Ints
 from composer_mixmon.replay.schedule import Lane
 
@@ -16,7 +19,7 @@ __all__ = ["Picker", "count_pieces", "tally"]
 _CHUNK = 1 << 15
 
 
-def tally(rows: Ints, labels: Ints, count: int, num_rows: int) -> Ints:
+def tally(rows: Ints, labels: NDArray[Any], count: int, num_rows: int) -> Ints:
     """Count pairs of row and label: int64 (num_rows, count)."""
     pairs = rows * count
     pairs += labels
@@ -36,7 +39,7 @@ class Picker:
         self._done = 0
         self._fed = 0
 
-    def feed(self, values: Ints) -> bool:
+    def feed(self, values: NDArray[Any]) -> bool:
         """Take what is wanted of the next piece; whether nothing more is wanted."""
         stop = int(np.searchsorted(self._sorted, self._fed + len(values)))
         self._values[self._done : stop] = values[self._sorted[self._done : stop] - self._fed]
@@ -49,7 +52,7 @@ class Picker:
         return self._values[self._inverse]
 
 
-def count_pieces(pieces: Iterable[Ints], lanes: Sequence[tuple[Lane, Ints]], counts: Ints) -> None:
+def count_pieces(pieces: Iterable[NDArray[Any]], lanes: Sequence[tuple[Lane, Ints]], counts: Ints) -> None:
     """Add the labels of a shuffled order to the counts of the batches they go to.
 
     Args:
@@ -84,16 +87,24 @@ def count_pieces(pieces: Iterable[Ints], lanes: Sequence[tuple[Lane, Ints]], cou
 
 
 def _count_row(
-    row: int, columns: range, labels: Ints, lanes: Sequence[tuple[Lane, Ints]], counts: Ints
+    row: int, columns: range, labels: NDArray[Any], lanes: Sequence[tuple[Lane, Ints]], counts: Ints
 ) -> None:
     for lane, batch_of_unit in lanes:
         if lane.rows is not None and row not in lane.rows:
             continue
         units = lane.units_of_row(row, columns)
         begin = int(np.searchsorted(units, 0)) if units[0] < 0 else 0  # seen before the first batch
-        if begin == len(units):
-            continue
-        first, last = int(units[begin]), int(units[-1])
-        per_unit = tally(units[begin:] - first, labels[begin:], counts.shape[1], last - first + 1)
-        batch = batch_of_unit[first : last + 1]
-        np.add.at(counts, batch[batch >= 0], per_unit[batch >= 0])  # several units may share a batch
+        if begin < len(units):
+            _add(units[begin:], labels[begin:], batch_of_unit, counts, lane.part.samples)
+
+
+def _add(units: Ints, labels: NDArray[Any], batch_of_unit: Ints, counts: Ints, samples: int) -> None:
+    """Count labels of ascending units in the units' batches; −1 is no batch."""
+    kernels = fast.kernels(samples)
+    if kernels is not None:
+        kernels.tally(units, labels, batch_of_unit, counts)
+        return
+    first, last = int(units[0]), int(units[-1])
+    per_unit = tally(units - first, labels, counts.shape[1], last - first + 1)
+    batch = batch_of_unit[first : last + 1]
+    np.add.at(counts, batch[batch >= 0], per_unit[batch >= 0])  # several units may share a batch

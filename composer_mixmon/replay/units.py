@@ -134,7 +134,7 @@ class LabelRanges:
         """Return the label of each id."""
         return self.labels[np.searchsorted(self.ends, ids, side="right")]
 
-    def fill(self, begin: int, out: Ints) -> None:
+    def fill(self, begin: int, out: NDArray[Any]) -> None:
         """Write the labels of ids ``begin …`` to ``out``."""
         end = begin + len(out)
         first = int(np.searchsorted(self.ends, begin, side="right"))
@@ -159,7 +159,11 @@ class Payload(Protocol):
     dtype: np.dtype[Any]
     bits: int
 
-    def fill(self, unit: int, begin: int, out: Ints) -> None:
+    def equal(self, unit: int) -> bool:
+        """Whether all samples of a unit have one value."""
+        ...
+
+    def fill(self, unit: int, begin: int, out: NDArray[Any]) -> None:
         """Write the values of a unit's samples ``begin …`` to ``out``."""
         ...
 
@@ -172,7 +176,11 @@ class IdPayload:
         self.dtype: np.dtype[Any] = np.dtype(np.int64)
         self.bits = 63
 
-    def fill(self, unit: int, begin: int, out: Ints) -> None:
+    def equal(self, unit: int) -> bool:
+        """Ids differ."""
+        return False
+
+    def fill(self, unit: int, begin: int, out: NDArray[Any]) -> None:
         """Write sample ids."""
         out[:] = self.units.ids(unit, begin, begin + len(out))
 
@@ -191,7 +199,11 @@ class LabelPayload:
         self._label = labels.labels[first].tolist()
         self._whole = (~units.partial).tolist()
 
-    def fill(self, unit: int, begin: int, out: Ints) -> None:
+    def equal(self, unit: int) -> bool:
+        """Whether the unit's shard has one label."""
+        return not self._mixed[unit]
+
+    def fill(self, unit: int, begin: int, out: NDArray[Any]) -> None:
         """Write label indices."""
         if not self._mixed[unit]:
             out[:] = self._label[unit]

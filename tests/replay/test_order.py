@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from composer_mixmon.errors import MixmonError
-from composer_mixmon.replay import ahead, order, permute, py1e, shuffles
+from composer_mixmon.replay import ahead, fast, order, permute, py1e, shuffles, spans
 from composer_mixmon.replay.order import Replay
 from composer_mixmon.replay.sampling import StreamWeight
 from composer_mixmon.replay.settings import BATCHING_METHODS, PARTITION_ALGOS, SHUFFLE_ALGOS, Settings
@@ -85,12 +85,17 @@ def outcome(compute):
         return None
 
 
+both_ways = pytest.mark.parametrize("compiled", [False, True])
+
+
 @contextmanager
-def tiny_chunks():
+def tiny_chunks(compiled):
     """Make chunks so small that the tiny cases cross their edges, and count by whole pieces."""
     with (
+        patch.object(fast, "_WORTH", 0 if compiled else 10**9),
         patch.object(py1e, "_WINDOW", 64),
         patch.object(shuffles, "_CHUNK", 50),
+        patch.object(spans, "_CHUNK", 50),
         patch.object(order, "_FEW_SAMPLES", -1),
         patch.object(ahead, "_SIZE", 30),
         patch.object(permute, "_REST", 40),
@@ -99,22 +104,24 @@ def tiny_chunks():
         yield
 
 
-@given(cases())
+@both_ways
+@given(case=cases())
 @thorough
-def test_ids_equal_generate_work(case):
+def test_ids_equal_generate_work(compiled, case):
     """Every id of every batch is where generate_work puts it, and what it refuses we refuse."""
     settings, world, epoch, first = case
     expected = outcome(lambda: upstream_batches(settings, world, epoch, first))
-    with tiny_chunks():
+    with tiny_chunks(compiled):
         got = outcome(lambda: Replay(settings, world, epoch, first).ids())
     assert (got is None) == (expected is None)
     if expected is not None:
         assert got.tolist() == expected.tolist()
 
 
-@given(cases(), st.data())
+@both_ways
+@given(case=cases(), data=st.data())
 @thorough
-def test_counts_are_those_of_the_ids(case, data):
+def test_counts_are_those_of_the_ids(compiled, case, data):
     """Counting labels without ids gives, batch by batch, what counting generate_work's ids gives."""
     settings, world, epoch, first = case
     expected_ids = outcome(lambda: upstream_batches(settings, world, epoch, first))
@@ -134,15 +141,17 @@ def test_counts_are_those_of_the_ids(case, data):
     chosen = slice(begin, data.draw(st.one_of(st.none(), st.integers(begin, len(expected_ids)))))
     expected = [np.bincount(labels[row[row >= 0]], minlength=count).tolist() for row in expected_ids[chosen]]
     replay = Replay(settings, world, epoch, first)
-    with tiny_chunks():
+    with tiny_chunks(compiled):
         assert replay.counts(ranges, chosen).counts.tolist() == expected
-    assert replay.counts(ranges, chosen).counts.tolist() == expected
-    assert replay.ids(chosen).tolist() == expected_ids[chosen].tolist()
+        with patch.object(order, "_FEW_SAMPLES", 10**9):
+            assert replay.counts(ranges, chosen).counts.tolist() == expected
+        assert replay.ids(chosen).tolist() == expected_ids[chosen].tolist()
 
 
+@both_ways
 @pytest.mark.parametrize("method", BATCHING_METHODS)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_counts_of_larger_epochs(method, ranks):
+def test_counts_of_larger_epochs(method, ranks, compiled):
     """With hundreds of regular columns in each canonical node, counts are still those of the ids."""
     world = World(nodes=2, ranks_per_node=ranks, workers_per_rank=2)
     shards = [np.full(40, 250), np.full(20, 300)]
@@ -152,5 +161,5 @@ def test_counts_of_larger_epochs(method, ranks):
     labels = LabelRanges.of_shards(np.concatenate(shards), np.arange(60) % 3, 3)
     ids = upstream_batches(settings, world, 1, 480)
     expected = [np.bincount(labels.of_ids(row[row >= 0]), minlength=3).tolist() for row in ids]
-    with tiny_chunks():
+    with tiny_chunks(compiled):
         assert Replay(settings, world, 1, 480).counts(labels).counts.tolist() == expected

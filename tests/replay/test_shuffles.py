@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streaming.base.shuffle import get_shuffle
 
 from composer_mixmon.replay import ahead as ahead_module
-from composer_mixmon.replay import permute
+from composer_mixmon.replay import fast, permute
 from composer_mixmon.replay.ahead import ahead
 from composer_mixmon.replay.order import Replay
 from composer_mixmon.replay.py1e import sort_by_position
@@ -31,7 +31,7 @@ def test_bulk_shuffle_is_numpys(dtype, n, seed):
     got = expected.copy()
     np.random.default_rng(seed).shuffle(expected)
     with patch.object(permute, "_REST", 20), patch.object(permute, "_WORDS", 64):
-        permute.shuffle(got, seed)
+        permute.shuffle(got, np.random.PCG64(seed))
     assert got.tolist() == expected.tolist()
 
 
@@ -40,14 +40,16 @@ def test_bulk_shuffle_is_numpys_at_its_real_sizes():
     expected = np.arange(3_000_000, dtype=np.uint32)
     got = expected.copy()
     np.random.default_rng(5).shuffle(expected)
-    permute.shuffle(got, 5)
+    permute.shuffle(got, np.random.PCG64(5))
     assert (got == expected).all()
 
 
 @pytest.mark.parametrize("algo", ["py1e", "py1br", "py1s", "py2s", "naive"])
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_shuffles_are_streamings_at_their_real_sizes(algo, nodes):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_shuffles_are_streamings_at_their_real_sizes(algo, nodes, compiled, monkeypatch):
     """Two million samples, with the real windows, buffers and thread: ids and labels in streaming's order."""
+    monkeypatch.setattr(fast, "_WORTH", 0 if compiled else 10**9)
     sizes = np.random.default_rng(3).integers(500, 20_000, 200)
     expected = get_shuffle(algo, sizes, nodes, 11, 2, 100_000)
     starts = np.cumsum(sizes) - sizes
@@ -77,7 +79,7 @@ def test_what_goes_ahead_arrives_whole(pieces, size):
             yield (buffer[: len(piece)],)
 
     with patch.object(ahead_module, "_SIZE", size):
-        got = [int(v) for (part,) in ahead(flow(), (np.int64,), 10**9) for v in part]
+        got = [int(v) for (part,) in ahead(flow(), 10**9) for v in part]
     assert got == everything
 
 
@@ -89,7 +91,7 @@ def endless():
 def test_nobody_draws_on_when_nobody_reads_on():
     """Closing the reader ends the thread."""
     before = threading.active_count()
-    flow = ahead(endless(), (np.int64,), 10**9)
+    flow = ahead(endless(), 10**9)
     next(flow)
     assert threading.active_count() == before + 1
     flow.close()
@@ -103,7 +105,7 @@ def test_an_error_ahead_is_raised_where_it_is_read():
         yield (np.arange(5),)
         raise MemoryError("no more")
 
-    flow = ahead(failing(), (np.int64,), 10**9)
+    flow = ahead(failing(), 10**9)
     with pytest.raises(MemoryError, match="no more"):
         list(flow)
 
@@ -111,14 +113,22 @@ def test_an_error_ahead_is_raised_where_it_is_read():
 positions = st.floats(0, 1e9) | st.sampled_from([0.0, 1.0, 2.5, 5e-324, 1e-300])
 
 
-@given(st.lists(positions, max_size=60), st.sampled_from([1, 4, 8, 16, 20, 63]), st.integers(0, 99))
+dense = st.lists(st.integers(0, 200).map(lambda quarter: quarter / 4), max_size=60)
+
+
+@pytest.mark.parametrize("kernels", [None, fast.kernels(fast._WORTH)])
+@given(
+    places=st.lists(positions, max_size=60) | dense,
+    bits=st.sampled_from([1, 4, 8, 16, 20, 63]),
+    seed=st.integers(0, 99),
+)
 @settings(derandomize=True, deadline=None, max_examples=300)
-def test_packed_sort_sorts_by_position(places, bits, seed):
+def test_samples_are_sorted_by_position(kernels, places, bits, seed):
     """Whatever the spread of positions, values come in their order, and ties of unequal values are told."""
     values = np.random.default_rng(seed).integers(0, 2 ** min(bits, 62), len(places))
     array = np.array(places, np.float64)
     got = values.copy()
-    ties = sort_by_position(array.copy(), got, bits)
+    ties = sort_by_position(array.copy(), got, bits, kernels)
     ordered = sorted(zip(places, values.tolist(), strict=True))
     by_place: dict[float, list[int]] = {}
     for place, value in ordered:
@@ -134,7 +144,7 @@ def test_ties_are_reported_as_not_reproducible():
     settings_ = Settings.resolve(World(), [[40] * 10], batch_size=5, shuffle=True, shuffle_block_size=100)
     labels = LabelRanges.of_shards(np.full(10, 40), np.arange(10) % 2, 2)
     assert Replay(settings_, World()).counts(labels).reproducible
-    with patch("composer_mixmon.replay.py1e.place", lambda _rng, _offset, _n, _block, out: out.fill(3.0)):
+    with patch("composer_mixmon.replay.py1e.place", lambda _draws, _offset, _n, _block, out: out.fill(3.0)):
         counted = Replay(settings_, World()).counts(labels)
     assert counted.ties > 0
     assert not counted.reproducible
