@@ -17,7 +17,7 @@ from composer_mixmon.config import Action, Webhook
 from composer_mixmon.errors import ConfigError, MixtureAlarm
 from composer_mixmon.webhook import Webhooks
 
-__all__ = ["Actions"]
+__all__ = ["Actions", "checkpoint_saver"]
 
 log = logging.getLogger("composer_mixmon")
 
@@ -40,7 +40,7 @@ class Actions:
         Raises:
             ConfigError: ``checkpoint``, but the run saves no checkpoints.
         """
-        if "checkpoint" in self._actions and _saver(state) is None:
+        if "checkpoint" in self._actions and checkpoint_saver(state) is None:
             mend = "the run saves no checkpoints: give the Trainer a save_folder, or leave this action out"
             raise ConfigError("alarm.action", "checkpoint", mend)
 
@@ -60,7 +60,7 @@ class Actions:
         for alarm in alarms:
             for action in self._actions:
                 self._tell(action, alarm, logger)
-        saver = _saver(state)
+        saver = checkpoint_saver(state)
         if "checkpoint" in self._actions and saver is not None:
             saver._save_checkpoint(state, logger)  # pyright: ignore[reportPrivateUsage]
         if "stop" in self._actions:
@@ -92,7 +92,7 @@ class Actions:
             log.warning("mixmon: the action %s failed: %r", action, error)
 
 
-def _saver(state: State) -> CheckpointSaver | None:
+def checkpoint_saver(state: State) -> CheckpointSaver | None:
     """The run's own CheckpointSaver, which also knows the batch it saved last and does not save it twice."""
     return next((c for c in state.callbacks if isinstance(c, CheckpointSaver)), None)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from composer.core import Callback, State
 from composer.loggers import Logger
 from composer.utils import dist
@@ -23,6 +24,7 @@ from composer_mixmon.assembly import assemble, current_phase, run_config
 from composer_mixmon.config import MonitorConfig
 from composer_mixmon.dataset import rank_batch_size, replication
 from composer_mixmon.errors import ConfigError, DatasetError, MixmonError, MixtureAlarm
+from composer_mixmon.ledger.keeper import Keeper
 from composer_mixmon.monitor import Monitor
 from composer_mixmon.ranks import RankFailedError, Ranks, agree
 from composer_mixmon.recent_shards import RecentShards
@@ -42,7 +44,8 @@ class _Watch:
     monitor: Monitor
     ranks: Ranks
     shards: RecentShards
-    contributes: bool  # False: another rank gets the same samples and counts them
+    first_position: int | None  # of this rank's samples in the global batch; None: another rank counts them
+    settings: dict[str, Any]  # what the run's config is told
 
 
 class MixMon(Callback):
@@ -96,6 +99,11 @@ class MixMon(Callback):
             ``grace`` how many at the run's start are not looked at (a window's, if unset). ``action``
             (``"log"``) is any list of ``log``, ``wandb``, ``checkpoint``, ``stop``, ``raise``,
             ``{"webhook": URL}`` and functions that take the :class:`~composer_mixmon.alarms.Alarm`.
+        ledger: Whether and where the run's :mod:`~composer_mixmon.ledger` is kept: what each batch held, for
+            ever. ``True``: in ``{save_folder}/mixmon``, if the run has a ``save_folder``, and uploaded where
+            that is a URI; ``False`` or ``None``: nowhere; or a folder, in which ``{run_name}`` stands for the
+            run's name. ``{"folder": …, "rank_ids": True}`` keeps every sample id, too; without ``folder``,
+            where ``True`` would.
 
     Raises:
         ConfigError: A setting is wrong, here or, where the dataset is needed to know, at the start of fit.
@@ -108,8 +116,10 @@ class MixMon(Callback):
         window: str | int = "100ba",
         log_interval: str | int = "10ba",
         alarm: Any = None,
+        ledger: Any = True,
     ) -> None:
-        self._config = MonitorConfig.read(labels, target, window, log_interval, alarm)
+        self._config = MonitorConfig.read(labels, target, window, log_interval, alarm, ledger)
+        self._ledger = Keeper(self._config.ledger)
         self._actions = Actions(self._config.alarm.actions)
         self._saved: dict[str, Any] = {}
         self._watch: _Watch | None = None
@@ -144,7 +154,7 @@ class MixMon(Callback):
                 self._finish(watch, state, logger)
                 watch.monitor.enter(phase)
             if not watch.ranks.failed:
-                _take(watch, batch)
+                self._ledger.put(batch, _take(watch, batch))
         if self._watch is watch and (batch + 1) % self._config.interval == 0:
             with self._guard(watch):
                 self._log(logger, watch.monitor.draft(batch, watch.ranks.add_up))
@@ -169,6 +179,7 @@ class MixMon(Callback):
     def close(self, state: State, logger: Logger) -> None:
         """Let go of the DataLoader."""
         del state, logger
+        self._ledger.close()
         self._actions.close()
         self._closed, self._saved = True, {}
         if self._watch is not None:
@@ -180,7 +191,9 @@ class MixMon(Callback):
         if watch is None:
             return self._saved
         with self._guard(watch):
-            return watch.monitor.state_dict(watch.ranks.add_up)
+            books = watch.monitor.state_dict(watch.ranks.add_up)
+            self._keep(watch)  # before the checkpoint is written: a run resumed from it goes on behind it
+            return books | {"ledger": self._ledger.run}
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -215,7 +228,14 @@ class MixMon(Callback):
             error = caught
         if error is not None:
             self._let_go()
+        elif self._watch is not None:
+            self._begin_ledger(self._watch, state, resumed=watch is None and state.timestamp.batch > 0)
         return error
+
+    def _begin_ledger(self, watch: _Watch, state: State, resumed: bool) -> None:
+        monitor = watch.monitor
+        target, saved = monitor.targets[monitor.phase], self._saved.get("ledger")
+        self._ledger.begin(state, saved, resumed, monitor.names, target, watch.settings, watch.first_position)
 
     def _attach(self, state: State, logger: Logger) -> _Watch:
         loader: Any = state.dataloader
@@ -224,6 +244,7 @@ class MixMon(Callback):
             mend = "their metrics and saved counts would mix: give the Trainer one"
             raise ConfigError("callbacks", "two MixMon", mend)
         self._actions.check(state)
+        self._ledger.check(state)
         parts = assemble(self._config, loader)
         if self._saved:
             try:
@@ -234,15 +255,17 @@ class MixMon(Callback):
         if dist.get_global_rank() == 0:
             for remark in parts.remarks:
                 log.warning("mixmon: %s", remark)
-        self._tell(lambda: logger.log_hyperparameters({"mixmon": run_config(self._config, parts, loader)}))
-        copies = replication(loader)
-        first_position = dist.get_global_rank() // copies * rank_batch_size(loader)
+        settings = run_config(self._config, parts, loader)
+        self._tell(lambda: logger.log_hyperparameters({"mixmon": settings}))
+        twin, copy = divmod(dist.get_global_rank(), replication(loader))
+        first_position = twin * rank_batch_size(loader)
         return _Watch(
             Tap(loader, Annotator(parts.label_map, first_position)),
             parts.monitor,
             Ranks(state),
             RecentShards(parts.shards, self._config.window + self._config.interval),
-            dist.get_global_rank() % copies == 0,
+            None if copy else first_position,
+            settings,
         )
 
     def _finish(self, watch: _Watch, state: State, logger: Logger) -> None:
@@ -252,7 +275,15 @@ class MixMon(Callback):
         self._act(watch, alarms, state, logger)
 
     def _act(self, watch: _Watch, alarms: Sequence[Alarm], state: State, logger: Logger) -> None:
-        self._actions.take([watch.shards.involve(alarm) for alarm in alarms], state, logger)
+        """Keep what an interval has closed, and act on its alarms."""
+        involved = [watch.shards.involve(alarm) for alarm in alarms]
+        self._keep(watch, involved)
+        self._actions.take(involved, state, logger)
+
+    def _keep(self, watch: _Watch, alarms: Sequence[Alarm] = ()) -> None:
+        """Write the batches that have been trained on to the ledger."""
+        target = watch.monitor.targets[watch.monitor.phase]
+        self._ledger.write(watch.monitor.drain(), target, [alarm.to_dict() for alarm in alarms])
 
     def _log(self, logger: Logger, figures: dict[str, float]) -> None:
         if figures:
@@ -292,23 +323,25 @@ class MixMon(Callback):
     def _let_go(self) -> None:
         """Monitoring is over for good."""
         watch, self._watch, self._saved, self._off = self._watch, None, {}, True
+        self._ledger.drop()
         if watch is not None:
             with suppress(Exception):  # what is left on costs nothing but time
                 watch.tap.detach()
 
 
-def _take(watch: _Watch, batch: int) -> None:
-    """Hold the counts of the batch that was fetched last."""
+def _take(watch: _Watch, batch: int) -> npt.NDArray[np.int64]:
+    """Hold the counts of the batch that was fetched last; returns its sample ids."""
     known = watch.tap.take()
     if known is None:
         raise DatasetError(
             "the ids of a batch are missing: its samples did not come one by one from the dataset"
         )
     watch.shards.put(batch, known.ids)
-    if watch.contributes:
+    if watch.first_position is not None:
         watch.monitor.put(known.counts, known.tokens, known.order)
     else:
         watch.monitor.put(np.zeros_like(known.counts), np.zeros_like(known.counts))
+    return known.ids
 
 
 def _loss(state: State) -> float:

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, cast
 from urllib.parse import urlsplit
 
 from composer_mixmon.errors import ConfigError
+from composer_mixmon.ledger.config import LedgerConfig, parse_ledger
 
 __all__ = [
     "ACTIONS",
@@ -129,6 +130,7 @@ class MonitorConfig:
         window: Batches in the window.
         interval: Batches from one log to the next.
         alarm: Rules and actions.
+        ledger: Whether and where a ledger is kept.
     """
 
     labels: tuple[str, Any]
@@ -136,6 +138,7 @@ class MonitorConfig:
     window: int
     interval: int
     alarm: AlarmConfig
+    ledger: LedgerConfig
 
     @classmethod
     def read(
@@ -145,6 +148,7 @@ class MonitorConfig:
         window: Any = "100ba",
         log_interval: Any = "10ba",
         alarm: Any = None,
+        ledger: Any = True,
     ) -> MonitorConfig:
         """Read the settings as the user wrote them.
 
@@ -157,6 +161,7 @@ class MonitorConfig:
             batches("window", window, most=_LONGEST_WINDOW),
             batches("log_interval", log_interval, most=_LONGEST_INTERVAL),
             parse_alarm(alarm),
+            parse_ledger(plain(ledger)),
         )
 
 

@@ -26,9 +26,9 @@ def frame(record: dict[str, Any]) -> bytes:
     """Write a record as a line.
 
     Args:
-        record: At least one key, and plain types only.
+        record: At least one key. What JSON does not know, such as a path among the settings, becomes text.
     """
-    body = json.dumps(record, separators=(",", ":")).encode("ascii")[1:]
+    body = json.dumps(record, separators=(",", ":"), default=str).encode("ascii")[1:]
     return b'{"crc":"%08x",%s\n' % (zlib.crc32(body), body)
 
 

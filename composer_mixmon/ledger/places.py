@@ -41,12 +41,12 @@ def segment_name(milliseconds: int) -> str:
     return f"segment-{milliseconds}.jsonl"
 
 
-def ids_name(segment: str, rank: int) -> str:
+def ids_name(segment: str, rank: int | str) -> str:
     """Name of the file with a rank's sample ids.
 
     Args:
         segment: Name of the segment's file.
-        rank: The rank.
+        rank: The rank, or a glob.
     """
     return f"ids-{segment.removeprefix('segment-').removesuffix('.jsonl')}-rank{rank}.jsonl"
 

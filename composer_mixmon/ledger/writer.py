@@ -25,14 +25,20 @@ class Appender:
 
     Args:
         path: The file, which must not exist yet.
+        first: The first line.
 
     Raises:
         OSError: It exists, or cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, first: dict[str, Any]) -> None:
         self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        try:
+            self.add([first])
+        except OSError:
+            self.close()
+            raise
 
     def add(self, records: Sequence[dict[str, Any]]) -> None:
         """Add lines.
@@ -63,13 +69,8 @@ class Writer:
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        self._lines = Appender(path)
+        self._lines = Appender(path, header.to_dict())
         self._target = header.target
-        try:
-            self._lines.add([header.to_dict()])
-        except OSError:
-            self.close()
-            raise
 
     @property
     def path(self) -> Path:

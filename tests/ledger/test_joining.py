@@ -225,11 +225,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def limited(path: Path) -> None:
     """Write until 4,000 bytes are full; the system takes what fits of the record that does not."""
-    appender = Appender(path)
+    appender = Appender(path, header().to_dict())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
     try:
-        appender.add([header().to_dict()])
         for first in range(0, 1000, 10):
             appender.add(blocks_of(closed(first, 10), 1.0))
     finally:
