@@ -60,16 +60,17 @@ def measure(batches: int, labels: int, span: int, tokens: bool = True) -> None:
     p50, p99 = np.quantile(took, [0.5, 0.99]) * 1e6
     print(
         f"{batches:>9,} batches, {labels:>2} labels, {span:>3} an interval, tokens {tokens:d}: "
-        f"{size / batches:6.1f} bytes a batch; write p50 {p50:5.0f} us, p99 {p99:5.0f} us an interval; "
+        f"{size / batches:6.1f} bytes a batch; "
+        f"write p50 {p50:5.0f} us, p99 {p99:5.0f} us an interval; "
         f"read in {read:5.2f} s, {before / 1024:5.0f} -> {after / 1024:5.0f} MiB",
         flush=True,
     )
 
 
 if __name__ == "__main__":
-    given = list(map(int, sys.argv[1:]))
-    if given:
-        measure(*given)
+    if sys.argv[1:]:
+        batches, labels, span, tokens = map(int, sys.argv[1:])
+        measure(batches, labels, span, bool(tokens))
         sys.exit()
     for tokens in (False, True):
         for labels in (2, 10, 20):
