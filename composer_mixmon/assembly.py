@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from composer.core import State
+from torch.utils.data import RandomSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from composer_mixmon.config import MonitorConfig, Phase
 from composer_mixmon.dataset import draw_settings, own_shares, run_settings, shard_table
 from composer_mixmon.expect import expectations
 from composer_mixmon.labels import LabelMap
 from composer_mixmon.monitor import Monitor
+from composer_mixmon.replay.samplers import biased_sampler
 from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
 from composer_mixmon.shards import ShardTable
 
@@ -65,7 +69,17 @@ def assemble(config: MonitorConfig, loader: Any) -> Assembly:
         remarks.append(
             f"all samples have one label, {names[0]}: group the shards, or use labels: {{position: 10}}"
         )
+    bias = biased_sampler(len(dataset), torch.__version__) if _draws_randperm(loader) else None
+    remarks += [bias] if bias else []
     return Assembly(shards, label_map, own, monitor, tuple(remarks))
+
+
+def _draws_randperm(loader: Any) -> bool:
+    """Whether the order of a map-style dataset is torch.randperm's."""
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if isinstance(sampler, DistributedSampler):
+        return sampler.shuffle
+    return isinstance(sampler, RandomSampler) and not sampler.replacement
 
 
 def current_phase(phases: Sequence[Phase], state: State) -> int:

@@ -16,13 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from composer_mixmon.errors import ConfigError
-from composer_mixmon.replay.sampling import Ints
+from composer_mixmon.replay.sampling import Floats, Ints
 
-__all__ = ["GENERATORS", "Uniformity", "deciles", "first_of_permutation", "uniformity"]
+__all__ = [
+    "GENERATORS",
+    "Uniformity",
+    "biased_sampler",
+    "deciles",
+    "first_of_permutation",
+    "remainder_excess",
+    "uniformity",
+]
 
 # From here on torch 2.6.0 draws 64 bits.
 _WIDE_FROM = (2**32 - 1) // 20
 _CHUNK = 1 << 16
+_WORTH_TELLING = 0.01
 
 
 def first_of_permutation(generator: str, n: int, first: int, seed: int) -> Ints:
@@ -60,6 +69,53 @@ def first_of_permutation(generator: str, n: int, first: int, seed: int) -> Ints:
 def deciles(elements: Ints, n: int, parts: int = 10) -> Ints:
     """Count elements by tenths of 0 … n: int64 (parts,)."""
     return np.bincount(elements * parts // n, minlength=parts)
+
+
+def remainder_excess(n: int, bits: int = 32, parts: int = 10) -> Floats:
+    """How much too often a random word modulo n falls into each tenth of 0 … n.
+
+    With 2**bits = q·n + r, each value below r is the remainder of q + 1 words and each other value of q. So a
+    part of s values, t of them below r, is drawn with probability (q·s + t)/2**bits instead of s/n. The first
+    elements of an old ``torch.randperm`` are such remainders.
+
+    Args:
+        n: Values.
+        bits: Of the word.
+        parts: At most n.
+
+    Returns:
+        float64 (parts,): relative to an even share, 0.16 for 16 % too many.
+    """
+    quotient, remainder = divmod(1 << bits, n)
+    edges = -(-np.arange(parts + 1) * n // parts)
+    size, below = np.diff(edges), np.diff(np.minimum(edges, remainder))
+    return (quotient * size + below) / 2.0**bits * n / size - 1
+
+
+def biased_sampler(n: int, torch_version: str) -> str | None:
+    """Say whether ``torch.randperm`` on a CPU, which torch's samplers draw, is biased at n samples.
+
+    The bias grows with n, unevenly: a tenth can be off by 1 % from n = 4.8·10⁷ on.
+
+    Args:
+        n: Samples of the dataset.
+        torch_version: Such as ``2.5.1+cu124``.
+
+    Returns:
+        A sentence where a tenth of the dataset is off by more than 1 %, otherwise None.
+    """
+    major, minor = map(int, torch_version.split(".")[:2])
+    if (major, minor) >= (2, 6) or n < 10:
+        return None
+    excess = remainder_excess(n)
+    tenth = int(np.argmax(np.abs(excess)))
+    if abs(excess[tenth]) <= _WORTH_TELLING:
+        return None
+    return (
+        f"torch {torch_version} shuffles {n:,} samples unevenly: early batches hold {abs(excess[tenth]):.1%} "
+        f"too {'many' if excess[tenth] > 0 else 'few'} of tenth {tenth + 1} of the dataset "
+        f"(mixmon sampler --n {n} --generator torch-legacy); use torch 2.6 or later"
+    )
 
 
 @dataclass(frozen=True)
