@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -158,7 +159,8 @@ class Keeper:
         self._writer = self._ids = None
         for file in files:
             if file:
-                self._try(file.close)
+                with suppress(OSError):  # which says no more than the write did that failed before
+                    file.close()
 
     def _try(self, act: Callable[[], Result]) -> Result | None:
         """Do it; where it fails, there is one warning and no ledger from here on."""
