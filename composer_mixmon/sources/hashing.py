@@ -30,11 +30,19 @@ Hashes = npt.NDArray[np.uint64]
 _CHUNK = 1 << 15
 
 
-def replay_hashes(replay: Replay, chosen: range) -> Hashes:
-    """Order hashes (see ``order_hash``) of a range of a replay's batches: uint64 (len(chosen),)."""
+def replay_hashes(replay: Replay, chosen: range, places: range | None = None) -> Hashes:
+    """Order hashes (see ``order_hash``) of a range of a replay's batches: uint64 (len(chosen),).
+
+    Args:
+        replay: The replay.
+        chosen: The batches.
+        places: Where in the global batch a sample must be to be hashed, such as one rank's; by default
+            anywhere.
+    """
+    places = range(replay.global_batch) if places is None else places
     hashes = np.zeros(len(chosen), np.uint64)
     for group, units in enumerate(replay._units):
-        lanes = list(_lanes(replay, group, chosen))
+        lanes = list(_lanes(replay, group, chosen, places))
         _hash_pieces(replay._pieces(group, IdPayload(units), []), lanes, hashes)
     return hashes
 
@@ -49,6 +57,7 @@ class _HashLane:
         place: int64 (width,). Place in its unit of each sample, in the lane's order.
         batch: int64 (units,). The chosen batch of each unit, −1 for none.
         offset: int64 (units,). Where the unit begins in that batch.
+        places: Where in the batch a sample must be to be hashed.
     """
 
     lane: Lane
@@ -56,20 +65,22 @@ class _HashLane:
     place: Ints
     batch: Ints
     offset: Ints
+    places: range
 
     def add(self, ordinals: Ints, ids: npt.NDArray[Any], hashes: Hashes) -> None:
         """Add samples, given by ascending places in the lane, to the hashes of their batches."""
-        unit, within = np.divmod(ordinals, self.width)
-        wanted = (ordinals >= 0) & (self.batch[unit] >= 0)
-        unit, within = unit[wanted], within[wanted]
+        here = ordinals >= 0  # the others were seen before the first batch, or are another lane's
+        unit, within = np.divmod(ordinals[here], self.width)
+        place = self.offset[unit] + self.place[within]
+        wanted = (self.batch[unit] >= 0) & (place >= self.places.start) & (place < self.places.stop)
+        unit, place, ids = unit[wanted], place[wanted], ids[here][wanted]
         if not len(unit):
             return
-        mixed = place_hashes(ids[wanted], self.offset[unit] + self.place[within])
         starts = np.append(0, np.flatnonzero(np.diff(unit)) + 1)
-        np.add.at(hashes, self.batch[unit[starts]], np.add.reduceat(mixed, starts))
+        np.add.at(hashes, self.batch[unit[starts]], np.add.reduceat(place_hashes(ids, place), starts))
 
 
-def _lanes(replay: Replay, group: int, chosen: range) -> Iterator[_HashLane]:
+def _lanes(replay: Replay, group: int, chosen: range, places: range) -> Iterator[_HashLane]:
     schedule = replay._schedule
     lanes = schedule.lane[chosen.start : chosen.stop]
     units = schedule.unit[chosen.start : chosen.stop]
@@ -81,7 +92,8 @@ def _lanes(replay: Replay, group: int, chosen: range) -> Iterator[_HashLane]:
             rows, parts = np.nonzero(lanes == index)
             batch[units[rows, parts]] = rows
             offset[units[rows, parts]] = edges[parts]
-            yield _HashLane(replace(lane, width=1), lane.width, np.argsort(lane.layout), batch, offset)
+            place = np.argsort(lane.layout)
+            yield _HashLane(replace(lane, width=1), lane.width, place, batch, offset, places)
 
 
 def _hash_pieces(pieces: Iterable[npt.NDArray[Any]], lanes: Sequence[_HashLane], hashes: Hashes) -> None:

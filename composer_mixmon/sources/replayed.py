@@ -110,8 +110,8 @@ def book_remarks(record: RunRecord, checkpoints: Sequence[Checkpoint]) -> RunRec
             continue
         if run[row].sum() == sum(saved.run) and run[row].tolist() != list(saved.run):
             remarks.append(
-                f"the books in {saved.path} count {list(saved.run)} up to batch {saved.batch}, this record "
-                f"{run[row].tolist()} up to batch {record.first[row] + record.span[row] - 1}"
+                f"of the first {sum(saved.run)} samples, the books in {saved.path} count {list(saved.run)} "
+                f"of {', '.join(record.names)}, this record {run[row].tolist()}: it is not what was fed"
             )
     return replace(record, remarks=(*record.remarks, *remarks))
 

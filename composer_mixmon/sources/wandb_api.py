@@ -64,7 +64,7 @@ def _scans(config: dict[str, Any], loss: str) -> list[list[str]]:
     mixmon = config.get("mixmon")
     labels = mixmon.get("labels") if isinstance(mixmon, dict) else None
     scans = [[loss, TIME], ["time/sample", "time/sample_in_epoch"], ["time/epoch"]]
-    return [*scans, ["mixmon/alarms", *(RATIO + label for label in labels)]] if labels else scans
+    return [*scans, [RATIO + label for label in labels], ["mixmon/alarms"]] if labels else scans
 
 
 def _put(part: Part, row: dict[str, Any], keys: list[str], loss: str) -> None:

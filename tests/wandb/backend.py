@@ -1,7 +1,7 @@
-"""A W&B server on loopback that takes what an online run sends and keeps it.
+"""A W&B server on loopback that takes what an online run sends, keeps it, and gives it back.
 
 It answers the GraphQL calls that wandb makes for one run and stores the file stream, so that the run's
-rows, config and alerts can be compared with what was logged.
+rows, config and alerts can be compared with what was logged, and read with ``wandb.Api``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,19 @@ import gzip
 import json
 import re
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 _USER = {"id": "u", "entity": "me", "username": "me", "email": "me@localhost", "admin": False, "flags": "{}"}
+_VIEWER = {
+    **_USER,
+    "name": "me",
+    "teams": {"edges": []},
+    "apiKeys": {"edges": []},
+    "deletedAt": None,
+    "defaultEntity": {"id": "e", "name": "me"},
+}
 
 
 class Backend:
@@ -23,7 +32,10 @@ class Backend:
         calls: Name and variables of each GraphQL call.
         history: Rows of the run's history.
         config: The run's config.
+        run: Name of the run that there is to read.
     """
+
+    run = "r1"
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -54,12 +66,42 @@ class Backend:
         if name == "CreateRunFiles":
             files = [{"name": f, "uploadUrl": f"{self.url}/files/{f}"} for f in variables["files"]]
             return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
+        if (variables.get("name") or variables.get("runName") or variables.get("run")) == self.run:
+            return {"project": {"run": self._read(name, variables)}}
         return {
+            "Run": {"project": None},
+            "GetViewer": {"viewer": _VIEWER},
+            "GetDefaultEntity": {"viewer": _VIEWER},
             "Viewer": {"viewer": _USER | {"teams": {"edges": []}}},
             "ServerInfo": {"serverInfo": {"cliVersionInfo": {"max_cli_version": "9.0.0"}, "features": []}},
             "ServerFeaturesQuery": {"serverInfo": {"features": []}},
             "NotifyScriptableRunAlert": {"notifyScriptableRunAlert": {"success": True}},
         }.get(name, {})
+
+    def _read(self, name: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """What a query of ``wandb.Api`` gets of the run."""
+        last = max((row["_step"] for row in self.history), default=-1)
+        if name == "SampledHistoryPage":
+            spec = json.loads(variables["spec"])
+            keys = dict.fromkeys(spec["keys"])
+            rows = [row for row in self.history if spec["minStep"] <= row["_step"] <= spec["maxStep"]]
+            found = [{key: row[key] for key in keys} for row in rows if keys.keys() <= row.keys()]
+            return {"sampledHistory": [found[: spec["samples"]]]}
+        if name == "RunParquetHistory":
+            return {"parquetHistory": {"parquetUrls": [], "liveData": []}}
+        return {
+            "id": "x",
+            "name": self.run,
+            "displayName": self.run,
+            "state": "crashed",
+            "projectId": "1",
+            "config": json.dumps({key: {"value": value} for key, value in self.config.items()}),
+            "summaryMetrics": "{}",
+            "systemMetrics": "{}",
+            "historyKeys": {"lastStep": last},
+            "user": {"name": "me", "username": "me"},
+            "tags": [],
+        }
 
     def stream(self, files: dict[str, Any]) -> None:
         """Take a part of the run's file stream."""
@@ -97,7 +139,11 @@ def _handler(backend: Backend) -> type[BaseHTTPRequestHandler]:
             self._reply({})
 
         def do_POST(self) -> None:
-            body = json.loads(self._body() or b"{}")
+            content = self._body()
+            if not self.path.startswith(("/graphql", "/files/")):
+                self._reply({})
+                return
+            body = json.loads(content or b"{}")
             if self.path.startswith("/graphql"):
                 found = re.search(r"(?:query|mutation)\s+(\w+)", body["query"])
                 assert found, body["query"]
@@ -123,6 +169,7 @@ def _handler(backend: Backend) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # whoever asked has gone
+                self.wfile.write(body)
 
     return Handler
