@@ -60,7 +60,9 @@ class _Part:
     @classmethod
     def of_node(cls, spans: NodeSpans, need: int, block: int) -> _Part:
         ends = np.cumsum(spans.size)
-        count = min(int(np.searchsorted(ends, need + _reach(block))) + 1, len(ends)) if need else 0
+        # The sample of rank k lies at most one reach behind place k, and what may come before it one further.
+        far = need + 2 * _reach(block)
+        count = min(int(np.searchsorted(ends, far)) + 1, len(ends)) if need else 0
         return cls(spans.samples, count, int(ends[count - 1]) if count else 0)
 
 

@@ -163,3 +163,19 @@ def test_counts_of_larger_epochs(method, ranks, compiled):
     expected = [np.bincount(labels.of_ids(row[row >= 0]), minlength=3).tolist() for row in ids]
     with tiny_chunks(compiled):
         assert Replay(settings, world, 1, 480).counts(labels).counts.tolist() == expected
+
+
+@both_ways
+@pytest.mark.parametrize("algo", SHUFFLE_ALGOS)
+def test_a_batch_alone_is_the_epochs(algo, compiled):
+    """A batch is computed from no more of the shuffle than it needs, and from no less."""
+    shards = [np.full(200, 40)]
+    settings = Settings.resolve(
+        World(), shards, batch_size=50, num_canonical_nodes=2, shuffle=True, shuffle_algo=algo,
+        shuffle_block_size=800,
+    )  # fmt: skip
+    with tiny_chunks(compiled):
+        replay = Replay(settings, World())
+        whole = replay.ids()
+        for batch in range(0, replay.batches, 3):
+            np.testing.assert_array_equal(replay.ids(slice(batch, batch + 1))[0], whole[batch])
