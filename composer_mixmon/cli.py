@@ -144,6 +144,62 @@ def sampler(n: float, generator: str, first: int, seed: int, as_json: bool, plot
     _end(found, as_json, show_sampler)
 
 
+@main.command()
+@click.argument("run", type=click.Path())
+@click.option("--batch", type=int, required=True, help="Number of the batch, from 0 over the run.")
+@click.option("--rank", type=int, help="One rank only.  [default: all]")
+@click.option("--decode", metavar="TOKENIZER", help="Decode token ids: a folder or a name on the Hub.")
+@click.option("--config", type=click.Path(), metavar="TRAIN.yaml", help="Labels and places of the data.")
+@click.option("--nodes", type=int, help="Physical nodes, where RUN is a YAML.  [default: 1]")
+@click.option("--ranks", type=int, help="GPUs of each node, where RUN is a YAML.  [default: 1]")
+@click.option("--workers", type=int, help="DataLoader workers of each GPU, where RUN is a YAML.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(
+    run: str,
+    batch: int,
+    rank: int | None,
+    decode: str | None,
+    config: str | None,
+    nodes: int | None,
+    ranks: int | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Show a batch of RUN as it was: sample ids, shards, labels and what the samples say.
+
+    RUN is a ledger (the save_folder with one, its folder in there, or a segment) or a training YAML. The
+    ids are those that the ledger keeps (rank_ids) or else a replay's, and the ledger's order hash proves
+    them. Shards are read where they lie on this machine; nothing is downloaded or unpickled.
+
+    Exit status: 0 shown, 1 the order hash says that the run was fed something else, 2 bad input.
+    """
+    from composer_mixmon.show import print_shown, show_batch
+    from composer_mixmon.sources import Given
+
+    with _one_line():
+        given = Given(config=config, nodes=nodes, ranks=ranks, workers=workers)
+        shown = show_batch(run, batch, rank, decode, given)
+    _end(shown, as_json, print_shown)
+
+
+@main.command()
+@click.argument("run_a", type=click.Path())
+@click.argument("run_b", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compare(run_a: str, run_b: str, as_json: bool) -> None:
+    """Find where the orders of two runs part, and which settings and data differ.
+
+    Each is a ledger, or whatever else a run has left: W&B's files, a CSV file, TensorBoard's files.
+
+    Exit status: 0 the same as far as both go, 1 different, 2 bad input.
+    """
+    from composer_mixmon.compare import compare_runs, print_compared
+
+    with _one_line():
+        compared = compare_runs(run_a, run_b)
+    _end(compared, as_json, print_compared)
+
+
 def _end(found: Any, as_json: bool, show: Callable[[Any, Console], None]) -> None:
     """Print what was found, and exit with 1 where it is biased."""
     if as_json:
