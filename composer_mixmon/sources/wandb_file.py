@@ -144,8 +144,8 @@ def config_items(record: Any) -> dict[str, Any]:
 
 
 def history_step(row: Any) -> int | None:
-    """The step of a history record, which its items tell as well as its head."""
-    for item in row.item:
-        if item.key == "_step" or (not item.key and list(item.nested_key) == ["_step"]):
-            return int(item.value_json) if item.value_json.isdigit() else None
-    return int(row.step.num) if row.HasField("step") else None
+    """The step of a history record: in its head, or else among its items."""
+    if row.HasField("step"):
+        return int(row.step.num)
+    step = items(row.item).get("_step")
+    return step if isinstance(step, int) else None
