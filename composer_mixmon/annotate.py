@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from composer_mixmon.integrity.spots import Spots
 from composer_mixmon.labels import LabelMap
-from composer_mixmon.order_hash import order_hash
+from composer_mixmon.order_hash import order_hash, set_hash
 from composer_mixmon.tokens import tokens_of
 
 __all__ = ["Annotation", "Annotator"]
@@ -24,12 +25,16 @@ class Annotation(NamedTuple):
         counts: Samples of each label, int64 (labels,).
         tokens: Their tokens, int64 (labels,), or ``None`` if the batch does not tell.
         order: The rank batch's part of the order hash, a signed 64-bit number.
+        digest: Hash of the ids, whatever their order, a signed 64-bit number.
+        spots: Numbers of the spots among the ids, int64 (found,).
     """
 
     ids: Ints
     counts: Ints
     tokens: Ints | None
     order: int
+    digest: int
+    spots: Ints
 
 
 class Annotator:
@@ -42,6 +47,7 @@ class Annotator:
 
     def __init__(self, label_map: LabelMap, first_position: int = 0) -> None:
         self._label_map = label_map
+        self._spots = Spots(label_map.total)
         self._first_position = first_position
 
     def __call__(self, ids: Ints, batch: Any) -> Annotation:
@@ -58,4 +64,5 @@ class Annotator:
         counts = np.bincount(labels, minlength=len(self._label_map))
         told = tokens_of(batch, len(ids))
         tokens = None if told is None else np.bincount(labels, told, len(self._label_map)).astype(np.int64)
-        return Annotation(ids, counts, tokens, order_hash(ids, self._first_position))
+        order, digest = order_hash(ids, self._first_position), set_hash(ids)
+        return Annotation(ids, counts, tokens, order, digest, self._spots.pick(ids))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["order_hash", "order_hashes", "place_hashes"]
+__all__ = ["order_hash", "order_hashes", "place_hashes", "set_hash"]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -34,6 +34,15 @@ def order_hash(ids: npt.NDArray[np.int64], first_position: int = 0) -> int:
         A signed 64-bit number. The sum over the ranks, modulo 2**64, is the batch's hash.
     """
     return int(_mixed(ids, first_position).sum().view(np.int64))
+
+
+def set_hash(ids: npt.NDArray[np.int64]) -> int:
+    """A hash of ids and how often each comes, whatever their order: a signed 64-bit number.
+
+    Args:
+        ids: Sample ids, int64 (samples,).
+    """
+    return int(place_hashes(ids, np.zeros(1, np.int64)).sum().view(np.int64))
 
 
 def order_hashes(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

@@ -121,7 +121,7 @@ class _UntaggedNext:
     """Stands on a DataLoader's iterator as ``_next_data`` and keeps the ids back."""
 
     def __init__(
-        self, iterator: Any, recorder: _Recorder, deliver: Callable[[TaggedBatch | None], None]
+        self, iterator: Any, recorder: _Recorder, deliver: Callable[[TaggedBatch | None, int], None]
     ) -> None:
         self._iterator = weakref.ref(iterator)  # a cycle would keep the workers alive
         self._recorder = recorder
@@ -142,7 +142,8 @@ class _UntaggedNext:
     def _untag(self, data: Any) -> Any:
         """Take the pair apart; the last Tap's collate function made the outermost one."""
         tagged = data if isinstance(data, TaggedBatch) else None
-        self._deliver(tagged)
+        iterator: Any = self._iterator()
+        self._deliver(tagged, iterator._num_yielded)
         batch = data if tagged is None else tagged.batch
         return batch if self._inner is None else self._inner._untag(batch)
 
@@ -180,10 +181,16 @@ class Tap:
     Args:
         dataloader: A DataLoader that :func:`check_loader` lets pass.
         annotate: Annotates the batches, in the worker.
+
+    Attributes:
+        passes: Iterations over the DataLoader that have given a batch.
+        number: Number of the batch that was fetched last, counted from 0 over its iteration.
     """
 
     def __init__(self, dataloader: DataLoader[Any], annotate: Annotator) -> None:
         self.dataloader = dataloader
+        self.passes = 0
+        self.number = 0
         self._latest: TaggedBatch | None = None
         self._undo: list[Callable[[], None]] = []
         try:
@@ -222,8 +229,9 @@ class Tap:
     def _iterator_maker(self, loader: Any, recorder: _Recorder) -> Callable[[], Any]:
         make = loader._get_iterator
 
-        def deliver(data: TaggedBatch | None) -> None:
-            self._latest = data
+        def deliver(data: TaggedBatch | None, number: int) -> None:
+            self._latest, self.number = data, number
+            self.passes += number == 0
 
         def get_iterator() -> Any:
             iterator = make()
