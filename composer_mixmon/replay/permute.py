@@ -16,14 +16,18 @@ from numpy.typing import NDArray
 
 from composer_mixmon.replay.ahead import Arrays, ahead
 
-__all__ = ["shuffle"]
+__all__ = ["first_of_shuffle", "shuffle"]
+
+Bits = np.random.PCG64 | np.random.PCG64DXSM
 
 # What is left when so few places remain is numpy's: steps collide too often.
 _REST = 1 << 20
 _WORDS = 1 << 16
+# Steps that are drawn again at a time.
+_STRETCH = 1 << 18
 
 
-def shuffle(values: NDArray[Any], bits: np.random.PCG64) -> None:
+def shuffle(values: NDArray[Any], bits: Bits) -> None:
     """Shuffle in place, as ``np.random.Generator(bits).shuffle(values)`` does.
 
     Args:
@@ -44,6 +48,48 @@ def shuffle(values: NDArray[Any], bits: np.random.PCG64) -> None:
             step -= len(stretch)
     bits.state = draws.state()
     np.random.Generator(bits).shuffle(values[: step + 1])
+
+
+def first_of_shuffle(n: int, first: int, bits: Bits) -> NDArray[np.int64]:
+    """First elements of ``np.random.Generator(bits).permutation(n)``, without an array of n.
+
+    numpy swaps from the last place to the first, so the first elements are known last. They are followed
+    backwards: the draws are passed over once, and then drawn again, the last ones first.
+
+    Args:
+        n: At most 2³², or n elements are held after all.
+        first: How many.
+        bits: Advanced by the permutation's draws.
+    """
+    stretches: list[tuple[_Targets, int]] = []
+    rest = max(_REST, first) if n <= 1 << 32 else n
+    last = n - 1
+    while last > rest:
+        stop = max(last - _STRETCH, rest)
+        stretches.append((_Targets(bits, last, stop), stop))
+        passed = _Targets(bits, last, stop)
+        for _ in passed.pieces():
+            pass
+        bits.state = passed.state()
+        last = stop
+    places = np.arange(last + 1)
+    np.random.Generator(bits).shuffle(places)
+    element_at = {place: number for number, place in enumerate(places[:first].tolist())}
+    for draws, stop in reversed(stretches):
+        targets = np.concatenate([piece for (piece,) in draws.pieces()])[::-1]
+        _follow_back(element_at, targets, stop)
+    return np.array(sorted(element_at, key=element_at.__getitem__), np.int64)
+
+
+def _follow_back(element_at: dict[int, int], targets: NDArray[np.uint32], stop: int) -> None:
+    """Move elements to their places before the swaps of steps ``stop + 1``, ``stop + 2``, … ."""
+    places = np.fromiter(element_at, np.int64, len(element_at))
+    mark = np.zeros(1 << 20, bool)  # of places by their lower bits: few others pass
+    mark[places & 0xFFFFF] = True
+    met = np.flatnonzero(mark[targets & np.uint32(0xFFFFF)] | (targets > stop))
+    for step, target in zip((met + stop + 1).tolist(), targets[met].tolist(), strict=True):
+        if target in element_at:
+            element_at[step] = element_at.pop(target)
 
 
 def _take_steps(values: NDArray[Any], step: int, targets: NDArray[np.uint32]) -> None:
@@ -74,7 +120,8 @@ class _Targets:
     large; PCG64 gives the lower half of each 64 bits first.
     """
 
-    def __init__(self, bits: np.random.PCG64, step: int, rest: int) -> None:
+    def __init__(self, bits: Bits, step: int, rest: int) -> None:
+        self._kind = type(bits)
         self._start: Any = bits.state
         self._step = step
         self._rest = rest
@@ -82,7 +129,7 @@ class _Targets:
 
     def pieces(self) -> Iterator[Arrays]:
         """Yield targets from the first step down to ``rest``, exclusive: uint32, in pieces."""
-        bits = _pcg64(self._start)
+        bits = self._bits()
         words = np.array([self._start["uinteger"]] * self._start["has_uint32"], np.uint32)
         while self._step > self._rest:
             if not len(words):
@@ -96,17 +143,16 @@ class _Targets:
 
     def state(self) -> Any:
         """Return the generator's state after these draws."""
-        bits = _pcg64(self._start)
+        bits = self._bits()
         words = self._words - self._start["has_uint32"]
         bits.advance(words // 2)
         upper = int(bits.random_raw()) >> 32 if words % 2 else 0
         return {**bits.state, "has_uint32": words % 2, "uinteger": upper}
 
-
-def _pcg64(state: Any) -> np.random.PCG64:
-    bits = np.random.PCG64(0)
-    bits.state = state
-    return bits
+    def _bits(self) -> Bits:
+        bits = self._kind(0)
+        bits.state = self._start
+        return bits
 
 
 def _accepted(words: NDArray[np.uint32], step: int, limit: int) -> tuple[NDArray[np.uint32], int]:

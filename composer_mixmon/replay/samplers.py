@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from composer_mixmon.errors import ConfigError
+from composer_mixmon.replay.permute import first_of_shuffle
 from composer_mixmon.replay.sampling import Floats, Ints
 
 __all__ = [
@@ -38,8 +39,8 @@ def first_of_permutation(generator: str, n: int, first: int, seed: int) -> Ints:
     """Compute the first elements of a permutation of n.
 
     ``torch-legacy`` needs time and memory for ``first`` elements only, whatever n. ``torch`` needs all draws
-    where n is large, one after the other, but memory for ``first`` only. numpy shuffles from the end, so
-    ``pcg64dxsm`` needs all n in memory: 4 bytes each up to 2³², then 8.
+    where n is large, one after the other, but memory for ``first`` only; so does ``pcg64dxsm``, twice, up to
+    n = 2³², and 8 bytes of memory for each of n beyond.
 
     Args:
         generator: One of :data:`GENERATORS`: ``torch`` is ``torch.randperm`` on a CPU from 2.6.0 on,
@@ -231,10 +232,7 @@ def _wide(twister: np.random.RandomState, count: int) -> NDArray[np.uint64]:
 
 
 def _pcg64dxsm(n: int, first: int, seed: int) -> Ints:
-    small = n <= 2**32
-    elements = np.arange(n, dtype=np.uint32 if small else np.int64)
-    np.random.Generator(np.random.PCG64DXSM(seed)).shuffle(elements)
-    return elements[:first].astype(np.int64)
+    return first_of_shuffle(n, first, np.random.PCG64DXSM(seed))
 
 
 _FIRST: dict[str, Callable[[int, int, int], Ints]] = {

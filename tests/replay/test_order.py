@@ -179,3 +179,27 @@ def test_a_batch_alone_is_the_epochs(algo, compiled):
         whole = replay.ids()
         for batch in range(0, replay.batches, 3):
             np.testing.assert_array_equal(replay.ids(slice(batch, batch + 1))[0], whole[batch])
+
+
+@both_ways
+@pytest.mark.parametrize("algo", SHUFFLE_ALGOS)
+@pytest.mark.parametrize("chosen", [slice(0, 3), slice(5, 6), slice(40, 90)])
+def test_some_batches_of_larger_epochs(algo, chosen, compiled):
+    """What is left out of the shuffles of three canonical nodes changes nothing in the batches asked for."""
+    world = World(nodes=3, ranks_per_node=2)
+    shards = np.random.default_rng(2).integers(1, 250, 120)
+    settings = Settings.resolve(
+        world,
+        [shards],
+        batch_size=4,
+        num_canonical_nodes=3,
+        shuffle=True,
+        shuffle_algo=algo,
+        shuffle_block_size=400,
+    )
+    labels = LabelRanges.of_shards(shards, np.arange(120) % 3, 3)
+    ids = upstream_batches(settings, world, 1, 0)[chosen]
+    expected = [np.bincount(labels.of_ids(row[row >= 0]), minlength=3).tolist() for row in ids]
+    with tiny_chunks(compiled), patch.object(order, "_FEW_SAMPLES", 10**9):
+        assert Replay(settings, world, 1).counts(labels, chosen).counts.tolist() == expected
+        assert Replay(settings, world, 1).ids(chosen).tolist() == ids.tolist()

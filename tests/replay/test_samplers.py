@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_mixmon.errors import ConfigError
-from composer_mixmon.replay import samplers
+from composer_mixmon.replay import permute, samplers
 from composer_mixmon.replay.samplers import (
     GENERATORS,
     biased_sampler,
@@ -33,13 +33,24 @@ def test_torch_is_matched_bit_by_bit(n, seed, data):
     assert first_of_permutation("torch-legacy", n, first, seed).tolist() == expected
 
 
-@given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.data())
-@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.integers(1, 600), st.integers(0, 2**64 - 1), st.data())
+@settings(derandomize=True, deadline=None, max_examples=150)
 def test_numpy_is_matched_bit_by_bit(n, seed, data):
-    """Shuffling 4-byte numbers gives what permutation(n) gives."""
+    """Followed backwards in small stretches, elements are where permutation(n) puts them."""
     first = data.draw(st.integers(1, n))
     expected = np.random.Generator(np.random.PCG64DXSM(seed)).permutation(n)[:first].tolist()
-    assert first_of_permutation("pcg64dxsm", n, first, seed).tolist() == expected
+    with (
+        patch.object(permute, "_REST", 30),
+        patch.object(permute, "_WORDS", 64),
+        patch.object(permute, "_STRETCH", data.draw(st.sampled_from([7, 40, 1000]))),
+    ):
+        assert first_of_permutation("pcg64dxsm", n, first, seed).tolist() == expected
+
+
+def test_numpy_is_matched_at_real_sizes():
+    """Three million samples, with the stretches that are used."""
+    expected = np.random.Generator(np.random.PCG64DXSM(4)).permutation(3_000_000)[:20_000]
+    assert (first_of_permutation("pcg64dxsm", 3_000_000, 20_000, 4) == expected).all()
 
 
 @given(st.integers(2, 400), st.integers(0, 2**32 - 1), st.data())
