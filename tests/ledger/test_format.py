@@ -28,7 +28,7 @@ REAL = of_numpy.arrays(np.float64, SHAPES)
 
 
 @given(WHOLE | REAL)
-@settings(derandomize=True)
+@settings(derandomize=True, deadline=None)
 def test_columns_keep_every_bit(values: np.ndarray) -> None:
     """Whole numbers up to 2**63 − 1 and any real numbers come back as they were."""
     kind = smallest(values)
@@ -189,7 +189,7 @@ def test_records_that_are_whole_but_wrong(tmp_path: Path, other: dict[str, Any])
 
 
 @given(st.binary(max_size=300))
-@settings(derandomize=True)
+@settings(derandomize=True, deadline=None)
 def test_any_bytes_are_an_error_of_ours(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     """A file that is no ledger is refused with one line."""
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
@@ -205,7 +205,7 @@ def test_any_bytes_are_an_error_of_ours(tmp_path_factory: pytest.TempPathFactory
         st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.lists(TEXT),
     )
 )
-@settings(derandomize=True)
+@settings(derandomize=True, deadline=None)
 def test_any_header_is_an_error_of_ours(
     tmp_path_factory: pytest.TempPathFactory, changed: dict[str, Any]
 ) -> None:
