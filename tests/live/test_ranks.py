@@ -18,6 +18,10 @@ import numpy as np
 import pytest
 
 from composer_mixmon import MixMon
+from composer_mixmon.ledger import read_ledger
+from composer_mixmon.run_record import Resumption
+from composer_mixmon.show import show_batch
+from composer_mixmon.sources import Given
 from tests.live.data import mds_loader, streaming_dataset, write_mds
 from tests.live.helpers import Witness, ids_to_rows, rows, trainer
 
@@ -60,6 +64,8 @@ BY_TWO = [
     "raising",
     "mistake_on_one_rank",
     "saved",
+    "same_data",
+    "other_seed",
 ]
 
 
@@ -94,6 +100,45 @@ def fed(ranks: list[dict[str, Any]]) -> Any:
 def test_counts_are_exact_and_equal_on_all_ranks(reports: Any, scenario: str) -> None:
     """Also where a rank runs out of data and the others' last batch, already fetched, is dropped."""
     exact(of(reports, scenario))
+
+
+def integrity(ranks: list[dict[str, Any]]) -> dict[str, float]:
+    """The last figures logged of the integrity checks, which are those of every rank."""
+    start = "mixmon/integrity/"
+    figures = [
+        {
+            key.removeprefix(start): seen[-1][1]
+            for key, seen in rank["metrics"].items()
+            if key.startswith(start)
+        }
+        for rank in ranks
+    ]
+    assert all(one == figures[0] for one in figures)
+    return figures[0]
+
+
+NOTHING = {"plan_mismatch": 0.0, "repeats": 0.0, "gaps": 0.0, "rank_overlap": 0.0}
+
+
+@pytest.mark.parametrize("scenario", ["plain", "map_style", "uneven", "replicated", "saved"])
+def test_healthy_ranks_give_no_findings(two: Any, scenario: str) -> None:
+    """Over epochs, with replication, and where a rank runs out of data."""
+    assert integrity(of(two, scenario)) == NOTHING
+
+
+def test_ranks_that_get_the_same_data(two: Any) -> None:
+    """Each sample comes on both ranks."""
+    assert integrity(of(two, "same_data")) == NOTHING | {"rank_overlap": SAMPLES}
+
+
+def test_a_rank_that_is_not_fed_as_its_settings_say(two: Any) -> None:
+    """All ranks raise the alarm, which names that rank."""
+    ranks = of(two, "other_seed")
+    assert integrity(ranks) == NOTHING | {"plan_mismatch": SAMPLES / BATCH / 2}
+    assert ranks[0]["alarms"] == ranks[1]["alarms"]
+    (alarm,) = ranks[0]["alarms"]
+    fed = ", ".join(map(str, ranks[1]["fed"][0]))
+    assert f"rank 1 in batch 0 was fed the samples {fed}, … where" in alarm
 
 
 def test_a_distributed_sampler_is_counted_over_the_ranks(two: Any) -> None:
@@ -201,3 +246,32 @@ def test_resumed_on_fewer_ranks_totals_are_not_multiplied(two: Any, batch: int) 
     np.testing.assert_array_equal(rows(monitor), whole)
     np.testing.assert_array_equal(whole.sum(axis=0), 1)
     assert rows(monitor).sum() == int(run.state.timestamp.sample)
+
+
+def test_the_ledger_of_two_ranks_is_gone_on_with_by_one(two: Any) -> None:
+    """Joined, it is what was trained on last; and each batch is proven to be the replay's of its world."""
+    folder, _ = two
+    ranks = of(two, "saved")
+    witness = Witness()
+    monitor = MixMon(
+        labels={"position": SAMPLES},
+        window="1000ba",
+        log_interval="4ba",
+        ledger=str(folder / "saved" / "mixmon"),
+    )
+    settings = {"load_path": str(folder / "saved" / "ba4.pt"), "duration": "1ep"}
+    run = trainer(mds_loader(streaming_dataset(folder / "mds", BATCH)), witness, monitor, **settings)
+    run.fit()
+    run.close()
+    record = read_ledger(str(folder / "saved")).record
+    whole = np.concatenate([fed(ranks)[:4], ids_to_rows(witness.batches, SAMPLES)])
+    np.testing.assert_array_equal(record.counts, whole)
+    assert record.resumptions == (Resumption(4, 0, 4 * 2 * BATCH, 2),)
+    for batch in (0, 3, 4, len(whole) - 1):
+        shown = show_batch(str(folder / "saved"), batch, None, None, Given())
+        assert shown.proven
+        assert (
+            np.bincount([one.id for one in shown.samples], minlength=SAMPLES).tolist()
+            == whole[batch].tolist()
+        )
+        assert {one.rank for one in shown.samples} == ({0, 1} if batch < 4 else {0})
