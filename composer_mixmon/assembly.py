@@ -19,7 +19,7 @@ from composer_mixmon.config import MonitorConfig, Phase
 from composer_mixmon.dataset import draw_settings, own_shares, run_settings, shard_table
 from composer_mixmon.expect import expectations
 from composer_mixmon.labels import LabelMap
-from composer_mixmon.monitor import Monitor
+from composer_mixmon.monitor import Monitor, Rider
 from composer_mixmon.replay.samplers import biased_sampler
 from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
 from composer_mixmon.shards import ShardTable
@@ -46,12 +46,13 @@ class Assembly:
     remarks: tuple[str, ...]
 
 
-def assemble(config: MonitorConfig, loader: Any) -> Assembly:
+def assemble(config: MonitorConfig, loader: Any, rider: Rider | None = None) -> Assembly:
     """Put a monitor together.
 
     Args:
         config: The settings.
         loader: A DataLoader over a ``StreamingDataset`` or a map-style dataset.
+        rider: What else is added up over the ranks.
 
     Raises:
         MixmonError: The settings do not fit the dataset.
@@ -63,7 +64,7 @@ def assemble(config: MonitorConfig, loader: Any) -> Assembly:
     targets = [resolve_target(phase.shares, names, own) for phase in config.target]
     check_rules(alarm.rules, names)
     finding, phases = expectations(alarm, names, own, targets, **draw_settings(loader))
-    monitor = Monitor(names, phases, config.window, config.interval, alarm.rules)
+    monitor = Monitor(names, phases, config.window, config.interval, alarm.rules, rider)
     remarks = [finding] if finding else []
     if len(names) == 1:
         remarks.append(

@@ -20,10 +20,13 @@ from composer.utils import dist
 from composer_mixmon.actions import Actions
 from composer_mixmon.alarms import Alarm
 from composer_mixmon.annotate import Annotator
-from composer_mixmon.assembly import assemble, current_phase, run_config
+from composer_mixmon.assembly import Assembly, assemble, current_phase, run_config
 from composer_mixmon.config import MonitorConfig
 from composer_mixmon.dataset import rank_batch_size, replication
 from composer_mixmon.errors import ConfigError, DatasetError, MixmonError, MixtureAlarm
+from composer_mixmon.integrity.finding import Finding
+from composer_mixmon.integrity.live import watch_data
+from composer_mixmon.integrity.watch import Batch, Integrity
 from composer_mixmon.ledger.keeper import Keeper
 from composer_mixmon.monitor import Monitor
 from composer_mixmon.ranks import RankFailedError, Ranks, agree
@@ -35,6 +38,9 @@ __all__ = ["MixMon"]
 
 log = logging.getLogger("composer_mixmon")
 
+_ALARMS = "mixmon/alarms"
+_PATIENCE = 5.0  # seconds that the end of training waits for a plan that is still being computed
+
 
 @dataclass(frozen=True)
 class _Watch:
@@ -44,6 +50,7 @@ class _Watch:
     monitor: Monitor
     ranks: Ranks
     shards: RecentShards
+    integrity: Integrity | None
     first_position: int | None  # of this rank's samples in the global batch; None: another rank counts them
     settings: dict[str, Any]  # what the run's config is told
 
@@ -55,32 +62,43 @@ class MixMon(Callback):
     dataset's code, the collator or the batch. Every ``log_interval`` batches, one all-reduce adds up the
     counts of all ranks, and these are logged in one call beside the loss of the interval's last batch:
 
-    +---------------------------------+-------------------------------------------------------------------+
-    | Key                             | Logged data                                                       |
-    +=================================+===================================================================+
-    | ``mixmon/window/ratio/<label>`` | The label's share of the last ``window`` batches                  |
-    +---------------------------------+-------------------------------------------------------------------+
-    | ``mixmon/window/deviation``     | Total variation distance of these shares from the target          |
-    +---------------------------------+-------------------------------------------------------------------+
-    | ``mixmon/window/noise_floor``   | The deviation that a perfect shuffle shows at this many samples   |
-    +---------------------------------+-------------------------------------------------------------------+
-    | ``mixmon/window/dispersion``    | Mean chi² per degree of freedom of its batches: 1 is a perfect    |
-    |                                 | shuffle, more is clumped, less is stratified                      |
-    +---------------------------------+-------------------------------------------------------------------+
-    | ``mixmon/run/ratio/<label>``    | The label's share of the run so far, over resumptions             |
-    +---------------------------------+-------------------------------------------------------------------+
-    | ``mixmon/run/deviation``        | Total variation distance of these shares from the target          |
-    +---------------------------------+-------------------------------------------------------------------+
-    | ``mixmon/tokens/ratio/<label>`` | The label's share of the tokens of the last ``window`` batches,   |
-    |                                 | rounded up to whole intervals, where the batches tell tokens      |
-    +---------------------------------+-------------------------------------------------------------------+
-    | ``mixmon/tokens/deviation``     | Total variation distance of these shares from the target          |
-    +---------------------------------+-------------------------------------------------------------------+
-    | ``mixmon/evidence``             | log10 of the evidence against "no share is further from its       |
-    |                                 | target than the tolerance"; an alarm at that of false_alarm_every |
-    +---------------------------------+-------------------------------------------------------------------+
-    | ``mixmon/alarms``               | Alarms so far in the run                                          |
-    +---------------------------------+-------------------------------------------------------------------+
+    +------------------------------------+-------------------------------------------------------------------+
+    | Key                                | Logged data                                                       |
+    +====================================+===================================================================+
+    | ``mixmon/window/ratio/<label>``    | The label's share of the last ``window`` batches                  |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/window/deviation``        | Total variation distance of these shares from the target          |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/window/noise_floor``      | The deviation that a perfect shuffle shows at this many samples   |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/window/dispersion``       | Mean chi² per degree of freedom of its batches: 1 is a perfect    |
+    |                                    | shuffle, more is clumped, less is stratified                      |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/run/ratio/<label>``       | The label's share of the run so far, over resumptions             |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/run/deviation``           | Total variation distance of these shares from the target          |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/tokens/ratio/<label>``    | The label's share of the tokens of the last ``window`` batches,   |
+    |                                    | rounded up to whole intervals, where the batches tell tokens      |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/tokens/deviation``        | Total variation distance of these shares from the target          |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/evidence``                | log10 of the evidence against "no share is further from its       |
+    |                                    | target than the tolerance"; an alarm at that of false_alarm_every |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/alarms``                  | Alarms so far in the run                                          |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/integrity/plan_mismatch`` | Rank batches so far in the run that were not the samples that the |
+    |                                    | settings imply                                                    |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/integrity/repeats``       | Samples so far in the run that came again within an epoch, beyond |
+    |                                    | what repeat, choose and filling up the ranks imply                |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/integrity/gaps``          | Samples so far in the run that an epoch left out                  |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/integrity/rank_overlap``  | Samples so far in the run that came on several ranks, beyond what |
+    |                                    | replication implies                                               |
+    +------------------------------------+-------------------------------------------------------------------+
 
     Args:
         labels: What a sample counts as: ``"stream"``; ``{"shards": {"ja": "ja/*", "en": ["en/*", "0:8"]}}``
@@ -104,6 +122,10 @@ class MixMon(Callback):
             that is a URI; ``False`` or ``None``: nowhere; or a folder, in which ``{run_name}`` stands for the
             run's name. ``{"folder": …, "rank_ids": True}`` keeps every sample id, too; without ``folder``,
             where ``True`` would.
+        integrity: Whether the sample ids themselves are watched (see :mod:`~composer_mixmon.integrity`), or
+            ``{"plan": True, "repeats": False}``: ``plan`` compares every batch with what the settings imply,
+            ``repeats`` looks for repeats, gaps, overlaps between ranks and epochs of the same order. What
+            they find is an alarm event.
 
     Raises:
         ConfigError: A setting is wrong, here or, where the dataset is needed to know, at the start of fit.
@@ -117,8 +139,9 @@ class MixMon(Callback):
         log_interval: str | int = "10ba",
         alarm: Any = None,
         ledger: Any = True,
+        integrity: Any = True,
     ) -> None:
-        self._config = MonitorConfig.read(labels, target, window, log_interval, alarm, ledger)
+        self._config = MonitorConfig.read(labels, target, window, log_interval, alarm, ledger, integrity)
         self._ledger = Keeper(self._config.ledger)
         self._actions = Actions(self._config.alarm.actions)
         self._saved: dict[str, Any] = {}
@@ -154,10 +177,10 @@ class MixMon(Callback):
                 self._finish(watch, state, logger)
                 watch.monitor.enter(phase)
             if not watch.ranks.failed:
-                self._ledger.put(batch, _take(watch, batch))
+                self._ledger.put(batch, _take(watch, state))
         if self._watch is watch and (batch + 1) % self._config.interval == 0:
             with self._guard(watch):
-                self._log(logger, watch.monitor.draft(batch, watch.ranks.add_up))
+                self._log(logger, watch, watch.monitor.draft(batch, watch.ranks.add_up))
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Count the batch, now that it has been trained on; act on the alarms of the interval."""
@@ -166,7 +189,20 @@ class MixMon(Callback):
             return
         with self._guard(watch):
             batch, epoch = int(state.timestamp.batch) - 1, int(state.timestamp.epoch)
-            self._act(watch, watch.monitor.done(batch, epoch, _loss(state)), state, logger)
+            alarms = watch.monitor.done(batch, epoch, _loss(state))
+            self._act(watch, [*alarms, *_settle(watch, batch)], state, logger)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Judge what came of the epoch, and what did not."""
+        watch = self._watch
+        if watch is None or watch.integrity is None:
+            return
+        with self._guard(watch):
+            watch.monitor.flush(watch.ranks.add_up)
+            batch = int(state.timestamp.batch) - 1
+            found = _settle(watch, batch)
+            found += watch.integrity.end_epoch(batch, *_extent(state))
+            self._act(watch, found, state, logger)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Log what the last interval has left over."""
@@ -174,6 +210,8 @@ class MixMon(Callback):
         if watch is None:
             return
         with self._guard(watch):
+            if watch.integrity:
+                watch.integrity.wait(_PATIENCE)
             self._finish(watch, state, logger)
 
     def close(self, state: State, logger: Logger) -> None:
@@ -184,6 +222,8 @@ class MixMon(Callback):
         self._closed, self._saved = True, {}
         if self._watch is not None:
             self._watch.tap.detach()
+            if self._watch.integrity:
+                self._watch.integrity.stop()
 
     def state_dict(self) -> dict[str, Any]:
         """The books over all ranks, as plain types; Composer asks every rank at the same time."""
@@ -193,7 +233,8 @@ class MixMon(Callback):
         with self._guard(watch):
             books = watch.monitor.state_dict(watch.ranks.add_up)
             self._keep(watch)  # before the checkpoint is written: a run resumed from it goes on behind it
-            return books | {"ledger": self._ledger.run}
+            integrity = watch.integrity.state_dict() if watch.integrity else {}
+            return books | {"ledger": self._ledger.run, "integrity": integrity}
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -245,13 +286,15 @@ class MixMon(Callback):
             raise ConfigError("callbacks", "two MixMon", mend)
         self._actions.check(state)
         self._ledger.check(state)
-        parts = assemble(self._config, loader)
+        parts, integrity = self._assemble(loader, state)
         if self._saved:
             try:
                 parts.monitor.load_state_dict(self._saved)
+                if integrity and self._saved.get("integrity"):
+                    integrity.books.load_state_dict(self._saved["integrity"])
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 log.warning("mixmon counts afresh, for it cannot go on from the saved counts: %s", error)
-                parts = assemble(self._config, loader)  # not from what was loaded up to there
+                parts, integrity = self._assemble(loader, state)  # not from what was loaded up to there
         if dist.get_global_rank() == 0:
             for remark in parts.remarks:
                 log.warning("mixmon: %s", remark)
@@ -264,15 +307,23 @@ class MixMon(Callback):
             parts.monitor,
             Ranks(state),
             RecentShards(parts.shards, self._config.window + self._config.interval),
+            integrity,
             None if copy else first_position,
             settings,
         )
 
+    def _assemble(self, loader: Any, state: State) -> tuple[Assembly, Integrity | None]:
+        """The books and the checks of a DataLoader, empty."""
+        wanted = self._config.integrity
+        integrity = watch_data(wanted, loader, state) if wanted else None
+        return assemble(self._config, loader, integrity), integrity
+
     def _finish(self, watch: _Watch, state: State, logger: Logger) -> None:
         """Close the interval early: the run, or a phase of it, is over."""
-        figures, alarms = watch.monitor.finish(int(state.timestamp.batch) - 1, watch.ranks.add_up)
-        self._log(logger, figures)
-        self._act(watch, alarms, state, logger)
+        batch = int(state.timestamp.batch) - 1
+        figures, alarms = watch.monitor.finish(batch, watch.ranks.add_up)
+        self._log(logger, watch, figures)
+        self._act(watch, [*alarms, *_settle(watch, batch)], state, logger)
 
     def _act(self, watch: _Watch, alarms: Sequence[Alarm], state: State, logger: Logger) -> None:
         """Keep what an interval has closed, and act on its alarms."""
@@ -285,8 +336,11 @@ class MixMon(Callback):
         target = watch.monitor.targets[watch.monitor.phase]
         self._ledger.write(watch.monitor.drain(), target, [alarm.to_dict() for alarm in alarms])
 
-    def _log(self, logger: Logger, figures: dict[str, float]) -> None:
+    def _log(self, logger: Logger, watch: _Watch, figures: dict[str, float]) -> None:
         if figures:
+            if watch.integrity:
+                found = watch.integrity.metrics
+                figures |= found | {_ALARMS: figures[_ALARMS] + found[_ALARMS]}
             self._tell(lambda: logger.log_metrics(figures))
 
     def _tell(self, log_it: Callable[[], None]) -> None:
@@ -327,10 +381,27 @@ class MixMon(Callback):
         if watch is not None:
             with suppress(Exception):  # what is left on costs nothing but time
                 watch.tap.detach()
+                if watch.integrity:
+                    watch.integrity.stop()
 
 
-def _take(watch: _Watch, batch: int) -> npt.NDArray[np.int64]:
+def _settle(watch: _Watch, batch: int) -> list[Finding]:
+    """Enter what was added up for the checks, now that it has been trained on; returns what they find."""
+    return watch.integrity.settle(batch) if watch.integrity else []
+
+
+def _extent(state: State) -> tuple[int, bool]:
+    """How many batches the epoch that is over had, and whether it was to be all that the DataLoader has."""
+    whole = True
+    with suppress(TypeError, NotImplementedError):  # a DataLoader without a length
+        loader: Any = state.dataloader
+        whole = state.dataloader_len is None or int(state.dataloader_len) >= len(loader)
+    return int(state.previous_timestamp.batch_in_epoch), whole  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _take(watch: _Watch, state: State) -> npt.NDArray[np.int64]:
     """Hold the counts of the batch that was fetched last; returns its sample ids."""
+    batch, in_epoch = int(state.timestamp.batch), int(state.timestamp.batch_in_epoch)
     known = watch.tap.take()
     if known is None:
         raise DatasetError(
@@ -341,6 +412,9 @@ def _take(watch: _Watch, batch: int) -> npt.NDArray[np.int64]:
         watch.monitor.put(known.counts, known.tokens, known.order)
     else:
         watch.monitor.put(np.zeros_like(known.counts), np.zeros_like(known.counts))
+    if watch.integrity:
+        here = Batch(known.ids, known.spots, known.order, known.digest, batch, in_epoch, watch.tap.number)
+        watch.integrity.put(here, watch.tap.passes)
     return known.ids
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, cast
 from urllib.parse import urlsplit
 
 from composer_mixmon.errors import ConfigError
+from composer_mixmon.integrity.config import IntegrityConfig, parse_integrity
 from composer_mixmon.ledger.config import LedgerConfig, parse_ledger
 
 __all__ = [
@@ -131,6 +132,7 @@ class MonitorConfig:
         interval: Batches from one log to the next.
         alarm: Rules and actions.
         ledger: Whether and where a ledger is kept.
+        integrity: What is looked for in the sample ids themselves.
     """
 
     labels: tuple[str, Any]
@@ -139,6 +141,7 @@ class MonitorConfig:
     interval: int
     alarm: AlarmConfig
     ledger: LedgerConfig
+    integrity: IntegrityConfig
 
     @classmethod
     def read(
@@ -149,6 +152,7 @@ class MonitorConfig:
         log_interval: Any = "10ba",
         alarm: Any = None,
         ledger: Any = True,
+        integrity: Any = True,
     ) -> MonitorConfig:
         """Read the settings as the user wrote them.
 
@@ -162,6 +166,7 @@ class MonitorConfig:
             batches("log_interval", log_interval, most=_LONGEST_INTERVAL),
             parse_alarm(alarm),
             parse_ledger(plain(ledger)),
+            parse_integrity(plain(integrity)),
         )
 
 

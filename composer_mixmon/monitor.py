@@ -197,8 +197,8 @@ class Monitor:
             return {}, ()
         return self._draft_rows(batch, self._waiting, add_up), self._commit()
 
-    def state_dict(self, add_up: AddUp) -> dict[str, Any]:
-        """The books as plain types, the same on every rank.
+    def flush(self, add_up: AddUp) -> None:
+        """Add up what waits, without ending the interval.
 
         Args:
             add_up: Adds up over the ranks; called on all ranks or on none.
@@ -212,6 +212,14 @@ class Monitor:
             self._waiting = 0
             self._close(self._added)
             self._drained = len(self._added)
+
+    def state_dict(self, add_up: AddUp) -> dict[str, Any]:
+        """The books as plain types, the same on every rank.
+
+        Args:
+            add_up: Adds up over the ranks; called on all ranks or on none.
+        """
+        self.flush(add_up)
         return {
             "format": _FORMAT,
             "labels": list(self.names),

@@ -43,22 +43,19 @@ def spots_of(loader: Any) -> Spots:
     return Spots(dataset.num_samples if isinstance(dataset, StreamingDataset) else len(dataset))
 
 
-def watch_data(config: IntegrityConfig, loader: Any, state: State) -> tuple[Integrity, list[str]]:
+def watch_data(config: IntegrityConfig, loader: Any, state: State) -> Integrity:
     """Set up the checks of a DataLoader.
 
     Args:
         config: Which.
         loader: A DataLoader over a ``StreamingDataset`` or a map-style dataset.
         state: The run.
-
-    Returns:
-        The checks, and what the user should know of those that cannot be made.
     """
     streamed = isinstance(loader.dataset, StreamingDataset)
     edge = _Streamed(config, loader) if streamed else _MapStyle(config, loader, state)
     copies = replication(loader)
     rank = dist.get_global_rank()
-    watch = Integrity(
+    return Integrity(
         Books(edge.dataset, edge.sampled if config.repeats else None, edge.shuffled),
         spots_of(loader),
         rank,
@@ -66,8 +63,8 @@ def watch_data(config: IntegrityConfig, loader: Any, state: State) -> tuple[Inte
         rank % copies == 0,
         edge.begin,
         config.repeats and edge.judged,
+        edge.remarks,
     )
-    return watch, edge.remarks
 
 
 class _Streamed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,6 +84,7 @@ class Integrity:
         contributes: Whether this rank's samples count; not, if an earlier rank gets the same.
         begin: Tells what a pass will bring, at its first batch.
         judged: Whether repeats, gaps and overlaps are looked for.
+        remarks: What the user should know of checks that cannot be made, said when the first batch comes.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Integrity:
         contributes: bool,
         begin: Callable[[], Pass],
         judged: bool = True,
+        remarks: Sequence[str] = (),
     ) -> None:
         self.books = books
         self._seen_by_rank = np.zeros(len(spots), np.int64)
@@ -105,6 +107,7 @@ class Integrity:
         self._contributes = contributes
         self._begin = begin
         self._judged = judged
+        self._remarks = remarks if rank == 0 else ()
         self._pass: Pass | None = None
         self._passes = 0
         self._told = 0  # mismatches of the pass that have been handed out
@@ -222,6 +225,9 @@ class Integrity:
 
     def _start(self, batch: Batch, numbers: Numbers) -> None:
         """A pass begins."""
+        for remark in self._remarks:
+            log.warning("mixmon: %s", remark)
+        self._remarks = ()
         self.stop()
         self._pass = now = self._begin()
         self._seen_by_rank[:] = 0
@@ -280,7 +286,8 @@ class Integrity:
             log.warning("mixmon cannot compare the samples of epoch %d with the plan: %r", now.epoch, error)
             self._pass = replace(now, plan=None)
             return
-        total["mismatches"] += plan.mismatches - self._told
+        if not self._otherwise:  # or every batch has counted when it was put
+            total["mismatches"] += plan.mismatches - self._told
         self._told = plan.mismatches
         self._detail = self._detail or plan.first
         if self._detail and not self._detail_told:

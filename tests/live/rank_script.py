@@ -182,6 +182,22 @@ def fault_after_the_last_interval() -> dict[str, Any]:
     return train(FailsAt(monitor(), 9).attach(), duration="10ba")
 
 
+def same_data() -> dict[str, Any]:
+    """A map-style dataset without a DistributedSampler: every rank goes through all of it in one order."""
+    tensors = torch.utils.data.TensorDataset(torch.arange(SAMPLES), torch.rand(SAMPLES, 2))
+    return train(monitor(), DataLoader(tensors, batch_size=BATCH))
+
+
+def other_seed() -> dict[str, Any]:
+    """The last rank's copy of the settings says another seed than that of the data which it is given."""
+    data = loader(**SHUFFLED)
+    if is_last():
+        data.dataset.shuffle_seed += 1
+    heard: list[str] = []
+    result = train(monitor(alarm={"tolerance": None, "action": lambda alarm: heard.append(str(alarm))}), data)
+    return result | {"alarms": heard}
+
+
 def mistake_on_one_rank() -> dict[str, Any]:
     """A setting that is wrong on the last rank only, such as a label file that its node lacks."""
     return train(monitor(target={"nowhere": 1.0}) if is_last() else monitor())
@@ -204,6 +220,8 @@ SCENARIOS: list[Callable[[], dict[str, Any]]] = [
     raising,
     mistake_on_one_rank,
     saved,
+    same_data,
+    other_seed,
 ]
 
 
