@@ -1,14 +1,15 @@
 """Hash of a global batch's sample ids and their places, which the ranks can add up.
 
-It is the sum of ``mix64(id + position · 0x9E3779B97F4A7C15)`` over the batch's samples, modulo 2**64.
+It is the sum of ``mix64(id + (position + 1) · 0x9E3779B97F4A7C15)`` over the batch's samples, modulo 2**64.
 ``position`` is a sample's place in the global batch: rank × rank batch size + place in the rank batch, where
 ranks that get the same samples count as one. ``mix64`` is SplitMix64's finaliser (Steele, Lea and Flood,
 "Fast splittable pseudorandom number generators", OOPSLA 2014, with Stafford's variant 13 of the constants).
 
 The step between positions is 2**64 / golden ratio, whose multiples modulo 2**64 lie far apart: no two pairs
 with ids below 2**38 and positions below 2**24 are the same number before mixing. Two orders that differ have
-the same hash with a chance of about 2**-64. Two's complement wraps around as the sum needs it, so an
-all-reduce of int64 will do; signed or not, the bits are the same.
+the same hash with a chance of about 2**-64. Positions are mixed from 1 on, for ``mix64(0)`` is 0: a hash of 0
+means that there is no sample. Two's complement wraps around as the sum needs it, so an all-reduce of int64
+will do; signed or not, the bits are the same.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def place_hashes(ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -
         ids: Sample ids.
         positions: Place of each in its global batch.
     """
-    z = ids.astype(np.uint64) + positions.astype(np.uint64) * _STEP
+    z = ids.astype(np.uint64) + (positions + 1).astype(np.uint64) * _STEP
     shifted = np.empty_like(z)
     for shift, multiply in zip(_SHIFT, (*_MULTIPLY, None), strict=True):
         z ^= np.right_shift(z, shift, out=shifted)

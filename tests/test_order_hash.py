@@ -17,7 +17,7 @@ def by_hand(ids: list[int], first: int = 0) -> int:
     """The definition in Python's whole numbers."""
     total = 0
     for place, sample in enumerate(ids, start=first):
-        z = (sample + place * 0x9E3779B97F4A7C15) % WORD
+        z = (sample + (place + 1) * 0x9E3779B97F4A7C15) % WORD
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % WORD
         z = (z ^ z >> 27) * 0x94D049BB133111EB % WORD
         total += z ^ z >> 31
@@ -29,10 +29,10 @@ def array(ids: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("place", "output"), [(1, 0xE220A8397B1DCDAF), (2, 0x6E789E6AA1B965F4), (3, 0x06C45D188009454F)]
+    ("place", "output"), [(0, 0xE220A8397B1DCDAF), (1, 0x6E789E6AA1B965F4), (2, 0x06C45D188009454F)]
 )
 def test_it_is_splitmix64(place: int, output: int) -> None:
-    """Sample 0 at place k is the k-th number that SplitMix64 draws from the seed 0."""
+    """Sample 0 at place k, from 0, is the number that SplitMix64 draws after k others from the seed 0."""
     assert order_hash(array([0]), place) % WORD == output
 
 

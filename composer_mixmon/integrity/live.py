@@ -91,6 +91,7 @@ class _Streamed:
         elif self._units() > _MOST_UNITS:
             why = f"an epoch has more than {_MOST_UNITS} batches"
         self._known = not why
+        self._said = False
         self._plan = config.plan and not why
         if why and config.plan:
             self.remarks.append(f"the samples are not compared with a plan: {why}")
@@ -124,6 +125,9 @@ class _Streamed:
         finally:
             vars(dataset).update(before)
         check = PlanCheck(plan, rank) if self._plan else None
+        if check and not plan.affordable and not self._said and rank == 0:
+            log.warning("mixmon: the plan is large: only the first batches are compared with it")
+            self._said = True
         setup = _digest(repr((settings, epoch, first)))
         return Pass(epoch, first, course_of(plan, first), check, plan.global_batch, setup)
 

@@ -2,8 +2,10 @@
 
 The whole plan of an epoch is computed once, in one pass over its shuffled order and beside the training, and
 kept as one order hash of 8 bytes for each batch of the rank; what comes meanwhile waits as 8 bytes and four
-ids a batch. Of an epoch of more than 134 million samples, only the first batches of each pass are looked at,
-up to about a million samples: a pass begins at the start of training, of an epoch, and after a resumption.
+ids a batch. Where that would take more than about 200 MB or a minute of a core (more than 134 million samples
+in an epoch, or py1e with more than 4 million in a canonical node, which it holds all at once), only the first
+batches of each pass are looked at, up to about a million samples. A pass begins at the start of training, of
+an epoch, and after a resumption.
 """
 
 # The steps of a replay are needed apart from its ids.
@@ -30,6 +32,7 @@ Ints = npt.NDArray[np.int64]
 
 _INLINE = 1 << 17  # samples of an epoch that are shuffled while the training waits: a few milliseconds
 _WHOLE = 1 << 27  # samples of an epoch up to which all of its batches are looked at
+_HELD = 1 << 22  # samples of a canonical node of py1e, likewise
 _FIRST = 1 << 20  # samples looked at of a larger one
 
 
@@ -65,6 +68,14 @@ class Plan(Replay):
                 for lane, batch_of_unit in self._lanes_with_batches(group, range(self.batches)):
                     found.update(batch_of_unit[_units_at(lane, place)].tolist())
         return found
+
+    @property
+    def affordable(self) -> bool:
+        """Whether all of it can be computed."""
+        settings = self.settings
+        holds = settings.epoch_size // settings.num_canonical_nodes
+        py1e = settings.shuffle and settings.shuffle_algo == "py1e"
+        return settings.epoch_size <= _WHOLE and not (py1e and holds > _HELD)
 
     @property
     def brief(self) -> bool:
@@ -120,9 +131,8 @@ class PlanCheck:
     def __init__(self, plan: Plan, rank: int) -> None:
         self._plan = plan
         self._rank = rank
-        self._looked_at = plan.batches
-        if plan.settings.epoch_size > _WHOLE:
-            self._looked_at = min(plan.batches, max(1, _FIRST // plan.global_batch))
+        self._looked_at = plan.batches if plan.affordable else max(1, _FIRST // plan.global_batch)
+        self._looked_at = min(self._looked_at, plan.batches)
         self._expected: Ints | None = None
         self._unsure: set[int] = set()
         self._order: Ints = np.zeros(0, np.int64)
