@@ -76,7 +76,7 @@ def bench_main_thread(shards: ShardTable, label_map: Any, batches: int) -> dict[
     tap: Any = SimpleNamespace(latest=None, take=lambda: tap.latest, detach=lambda: None)
     expected = Expectation(np.full(LABELS, 1 / LABELS))
     monitor = Monitor(label_map.names, [expected], 100, 10, mixmon._config.alarm.rules)
-    mixmon._watch = _Watch(tap, monitor, Ranks(state), RecentShards(shards, 110), 0, {})
+    mixmon._watch = _Watch(tap, monitor, Ranks(state), RecentShards(shards, 110), None, 0, {})
     logging_s = [0.0]
 
     def timed(original: Callable[..., Any]) -> Callable[..., Any]:
