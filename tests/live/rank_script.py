@@ -118,14 +118,15 @@ class FailsAt:
 
 
 class Few(DistributedSampler[Any]):
-    """So many samples, whatever the other ranks have."""
+    """So many samples of a rank's own, whatever the other ranks have."""
 
     def __init__(self, dataset: Any, samples: int) -> None:
         super().__init__(dataset)
         self.samples = samples
 
     def __iter__(self) -> Any:
-        return iter(range(self.samples))
+        first = dist.get_global_rank() * 6 * BATCH
+        return iter(range(first, first + self.samples))
 
     def __len__(self) -> int:
         return self.samples
@@ -183,9 +184,10 @@ def fault_after_the_last_interval() -> dict[str, Any]:
 
 
 def same_data() -> dict[str, Any]:
-    """A map-style dataset without a DistributedSampler: every rank goes through all of it in one order."""
+    """A DistributedSampler that believes to be alone: every rank gets all of the data, in one order."""
     tensors = torch.utils.data.TensorDataset(torch.arange(SAMPLES), torch.rand(SAMPLES, 2))
-    return train(monitor(), DataLoader(tensors, batch_size=BATCH))
+    sampler = DistributedSampler(tensors, num_replicas=1, rank=0)
+    return train(monitor(), DataLoader(tensors, batch_size=BATCH, sampler=sampler))
 
 
 def other_seed() -> dict[str, Any]:
