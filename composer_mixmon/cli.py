@@ -206,7 +206,7 @@ def _end(found: Any, as_json: bool, show: Callable[[Any, Console], None]) -> Non
         click.echo(json.dumps(found.to_dict(), allow_nan=False))
     else:
         show(found, Console())
-    sys.exit(found.biased)
+    sys.exit(int(found.biased))  # wandb's exit hook sends the code on, and cannot send a bool
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from tests.wandb.test_wandb import ENVIRONMENT
 
 # In a process of its own: wandb keeps its server's address and key for a process's life.
 READ = """
-import json, sys
+import faulthandler, json, sys
+faulthandler.dump_traceback_later(100, exit=True)  # a hang says where
 from composer_mixmon.errors import MixmonError
 from composer_mixmon.sources import read_run, wandb_api
 wandb_api._TIMEOUT_S = 5
@@ -36,17 +37,21 @@ else:
 
 def read(run: str, folder: Path, **environment: str) -> dict[str, Any]:
     """What ``read_run`` finds, in a process that knows no user and no key."""
-    ran = subprocess.run(
-        [sys.executable, "-c", READ, run],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=folder,
-        env=ENVIRONMENT | {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])} | environment,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
+    # Files, not pipes: wandb's service inherits them, and a pipe would not end before the service does.
+    with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
+        ran = subprocess.run(
+            [sys.executable, "-c", READ, run],
+            stdout=out,
+            stderr=err,
+            timeout=120,
+            cwd=folder,
+            env=ENVIRONMENT
+            | {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+            | environment,
+            check=False,
+        )
+    assert ran.returncode == 0, (folder / "err").read_text()
+    return json.loads((folder / "out").read_text().splitlines()[-1])
 
 
 def test_a_run_on_wandb(tmp_path: Path) -> None:
