@@ -200,6 +200,61 @@ def compare(run_a: str, run_b: str, as_json: bool) -> None:
     _end(compared, as_json, print_compared)
 
 
+@main.command()
+@click.argument("run", type=click.Path(), required=False)
+@click.option("--config", type=click.Path(), metavar="TRAIN.yaml", help="Replay the mixture from this YAML.")
+@click.option(
+    "--checkpoint", "checkpoints", type=click.Path(), multiple=True, help="One that the run was resumed from."
+)
+@click.option("--nodes", type=int, help="Physical nodes.  [default: as recorded, or 1]")
+@click.option("--ranks", type=int, help="GPUs of each node.  [default: as recorded, or 1]")
+@click.option("--workers", type=int, help="DataLoader workers of each GPU.  [default: as recorded]")
+@click.option("--labels", metavar="SPEC", help="Other labels, as in YAML.")
+@click.option("--loss", metavar="KEY", help="The loss's column or tag.  [default: loss/train/total]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--plot", type=click.Path(file_okay=False), metavar="DIR", help="Write the charts there: PNG.")
+@click.option(
+    "--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write one self-contained page."
+)
+def postmortem(
+    run: str | None,
+    config: str | None,
+    checkpoints: tuple[str, ...],
+    nodes: int | None,
+    ranks: int | None,
+    workers: int | None,
+    labels: str | None,
+    loss: str | None,
+    as_json: bool,
+    plot: str | None,
+    html: str | None,
+) -> None:
+    """Prove or rule out the data as the cause of a loss that swings or diverges.
+
+    RUN is a ledger (the save_folder with one, its folder in there, or a segment), W&B's offline folder or
+    .wandb file, a run on W&B (entity/project/run_id), a CSV export, or TensorBoard's files. Where no mixture
+    was logged, --config computes it by replay.
+
+    Exit status: 0 the data are not to blame, or nothing can be said; 1 they are; 2 bad input.
+    """
+    from composer_mixmon.postmortem.diagnose import diagnose
+    from composer_mixmon.postmortem.show import show as show_findings
+    from composer_mixmon.sources import Given
+
+    with _one_line():
+        given = Given(config, checkpoints, nodes, ranks, workers, _yaml_option("--labels", labels), loss)
+        found = diagnose(run, given, bars(Console(stderr=True, quiet=as_json)))
+        if plot:
+            from composer_mixmon.postmortem.charts import write_pngs
+
+            write_pngs(found, plot)
+        if html:
+            from composer_mixmon.postmortem.page import write_page
+
+            write_page(found, html)
+    _end(found, as_json, show_findings)
+
+
 def _end(found: Any, as_json: bool, show: Callable[[Any, Console], None]) -> None:
     """Print what was found, and exit with 1 where it is biased."""
     if as_json:

@@ -1,1 +1,8 @@
-"""Post-mortem: from a diverged run to the cause, or to the proof that it was not the data."""
+"""``mixmon postmortem``: whether the data are why a run's loss swings or diverges.
+
+::
+
+    RunRecord ─► course (the books of a live run, see-saw, drift) ─┐
+              ─► effect, onset (what the loss has to do with it) ──┼─► verdict ─► Findings ─► show, JSON,
+              ─► kept (order hashes against a replay's) ───────────┘                        charts, page
+"""

@@ -124,6 +124,23 @@ class RunOrder:
             _count_bins(leg.replay(), labels, range(begin, end), bins, counts)
         return ShardHeat(counts, edges, shards)
 
+    def shards_of(self, first: int, stop: int, most: int) -> Ints:
+        """Count the samples of each shard in a range of batches: int64 (shards,).
+
+        Args:
+            first: The first batch.
+            stop: The one after the last.
+            most: Samples looked at: of a longer range, its first batches.
+        """
+        counts = np.zeros(len(self.shards), np.int64)
+        for leg, begin, end in self._within(first, stop):
+            replay = leg.replay()
+            end = min(end, begin + max(1, most // replay.global_batch))
+            ids = replay.ids(slice(begin, end))
+            shard = np.searchsorted(self.shards.offsets, ids[ids >= 0], side="right") - 1
+            counts += np.bincount(shard, minlength=len(counts))[: len(counts)]
+        return counts
+
     def _within(self, first: int, stop: int) -> Iterator[tuple[Leg, int, int]]:
         """The legs that reach into a range of batches, with the range as they count it."""
         for leg in self.legs:
