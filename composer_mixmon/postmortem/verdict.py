@@ -48,8 +48,8 @@ def judge(mixture: MixtureFindings | None, loss: LossFindings | None, order: Ord
         return Verdict("order", head, tuple(reasons))
     if mixture is None or loss is None:
         return Verdict("unknown", _unknown(mixture, loss), tuple(reasons))
-    if mixture.alarms and loss.explained is None:
-        head = "The mixture was biased, but there are too few losses to say whether the loss follows it."
+    if mixture.alarms and not onset and _open(loss):
+        head = "The mixture was biased; whether the loss follows it cannot be told from what was recorded."
         return Verdict("unknown", head, tuple(reasons))
     return Verdict("not data", _not_data(mixture, onset), tuple(reasons))
 
@@ -61,6 +61,11 @@ def _follows(mixture: MixtureFindings, loss: LossFindings) -> bool:
     together = loss.coherence is not None and loss.coherence.value > loss.coherence.chance
     material = loss.explained.low > 0 and loss.explained.value >= _MATERIAL
     return material and (loss.p <= _CHANCE or together)
+
+
+def _open(loss: LossFindings) -> bool:
+    """Whether the record is too short, or too noisy, to rule out that the mixture explains the loss."""
+    return loss.explained is None or loss.explained.high >= _MATERIAL
 
 
 def _biased_at(mixture: MixtureFindings, onset: Onset) -> bool:
@@ -138,9 +143,10 @@ def _loss_reason(loss: LossFindings, explained: Estimate) -> str:
     lag = f", {loss.lag:,} batches later" if loss.lag else ""
     chance = f"; a shifted mixture explains as much in {loss.p:.1%} of cases" if loss.p is not None else ""
     if explained.low <= 0 or explained.value < _MATERIAL:
+        answer = "no, it is not why the loss moves" if explained.high < _MATERIAL else "that may be chance"
         return (
             f"The mixture explains {max(explained.value, 0):.0%} of the loss's variance after its trend "
-            f"(95 % interval {explained.low:.0%} to {explained.high:.0%}): no, it is not why the loss moves."
+            f"(95 % interval {explained.low:.0%} to {explained.high:.0%}): {answer}."
         )
     effects = ", ".join(f"{e.label} {e.per_tenth.value:+.3f}" for e in loss.effects[:_NAMED])
     return (

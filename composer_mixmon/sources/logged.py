@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,10 @@ class Logged:
     def column(self, key: str) -> Series:
         """A key's values, perhaps none."""
         return self.columns.get(key, EMPTY)
+
+    def without_mixture(self) -> Logged:
+        """The same as if no mixture had been logged."""
+        return replace(self, columns={k: v for k, v in self.columns.items() if not k.startswith(RATIO)})
 
 
 def _before(series: Series, step: int) -> Series:

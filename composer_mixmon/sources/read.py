@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from composer_mixmon.errors import ConfigError
+from composer_mixmon.errors import ConfigError, MixmonError
 from composer_mixmon.ledger import read_ledger
 from composer_mixmon.run_record import RunRecord
 from composer_mixmon.sources.csv_file import read_csv
@@ -46,18 +47,54 @@ def read_run(run: str | None, given: Given | None = None, advance: Advance | Non
         MixmonError: There is nothing to read, or what there is does not fit together.
     """
     given = given or Given()
-    record = _record(run, given)
-    if record.counts is None and given.config is not None:
-        record = with_replay(record, read_order(record, given), advance)
+    found = _found(run, given)
+    if isinstance(found, RunRecord):
+        return book_remarks(found, given.resumed_from)
+    record = record_of(found, _global_batch(given.config))
+    if run is not None and not len(record.first):
+        raise ConfigError("RUN", run, "holds no row with a loss: was the run stopped before its first batch?")
+    if given.config is not None:
+        record = _with_replay(record, found, given, advance)
     return book_remarks(record, given.resumed_from)
 
 
-def _record(run: str | None, given: Given) -> RunRecord:
+def _with_replay(record: RunRecord, logged: Logged, given: Given, advance: Advance | None) -> RunRecord:
+    """The mixture batch by batch: a replay's, where it adds up to the intervals that were logged."""
+    if record.counts is None:
+        return with_replay(record, read_order(record, given), advance)
+    if not (record.span > 1).any():
+        return record
+    try:
+        order = read_order(record, given)
+        replayed = with_replay(record_of(logged.without_mixture()), order, advance)
+    except MixmonError as error:  # what was logged can be analysed all the same
+        return _remark(record, f"the mixture could not be computed from the YAML: {error}")
+    assert replayed.counts is not None
+    if set(replayed.names) != set(record.names) or not len(replayed.first):
+        return _remark(
+            record, "the YAML's labels are others than were logged, so the logged mixture is taken"
+        )
+    columns = [replayed.names.index(name) for name in record.names]
+    within = record.first[record.first < len(replayed.first)]
+    sums = np.add.reduceat(replayed.counts, within, axis=0)[:, columns]
+    differ = np.flatnonzero((sums != record.counts[: len(sums)]).any(axis=1))
+    if len(differ):
+        batch = int(record.first[differ[0]])
+        return _remark(
+            record, f"from batch {batch} on the logged mixture is not the one that the YAML implies"
+        )
+    return replace(replayed, remarks=record.remarks)
+
+
+def _remark(record: RunRecord, remark: str) -> RunRecord:
+    return replace(record, remarks=(*record.remarks, remark))
+
+
+def _found(run: str | None, given: Given) -> RunRecord | Logged:
     if run is None:
         if given.config is None:
             raise ConfigError("RUN", run, f"give {_KINDS}, or --config TRAIN.yaml")
-        nothing = np.zeros(0, np.int64)
-        return RunRecord("YAML", (), nothing, nothing, None, np.zeros(0))
+        return Logged("YAML", {})
     path = Path(run)
     try:
         if path.is_dir():
@@ -71,49 +108,42 @@ def _record(run: str | None, given: Given) -> RunRecord:
     name = wandb_path(run)
     if name is None:
         raise ConfigError("RUN", run, f"there is no such file or folder: give {_KINDS}")
-    return _made(run, read_wandb_run(name, given.loss), given)
+    return read_wandb_run(name, given.loss)
 
 
-def _read_folder(folder: Path, given: Given) -> RunRecord:
+def _read_folder(folder: Path, given: Given) -> RunRecord | Logged:
     if any(next(folder.glob(pattern), None) for pattern in _LEDGERS):
         return _ledger(folder)
     if files := find_wandb_files(folder):
-        return _made(str(folder), read_wandb_files(files, given.loss), given)
+        return read_wandb_files(files, given.loss)
     if files := find_event_files(folder):
-        return _made(str(folder), read_event_files(files, given.loss), given)
+        return read_event_files(files, given.loss)
     if len(files := list(folder.glob("*.csv"))) == 1:
-        return _made(str(folder), read_csv(files[0], given.loss), given)
+        return read_csv(files[0], given.loss)
     inside = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
     raise ConfigError("RUN", str(folder), f"holds no record of a run, but {inside}: give {_KINDS}")
 
 
-def _read_file(path: Path, given: Given) -> RunRecord:
+def _read_file(path: Path, given: Given) -> RunRecord | Logged:
     if path.suffix in _OTHERS:
         raise ConfigError("RUN", str(path), _OTHERS[path.suffix])
     if path.suffix == ".jsonl":
         return _ledger(path)
     if path.suffix == ".wandb":
-        return _made(str(path), read_wandb_files(find_wandb_files(path), given.loss), given)
+        return read_wandb_files(find_wandb_files(path), given.loss)
     if "tfevents" in path.name:
-        return _made(str(path), read_event_files([path], given.loss), given)
+        return read_event_files([path], given.loss)
     with path.open("rb") as file:
         start = file.read(4096)
     if not start:
         raise ConfigError("RUN", str(path), f"is empty: give {_KINDS}")
     if b"\0" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ConfigError("RUN", str(path), f"is no record of a run: give {_KINDS}")
-    return _made(str(path), read_csv(path, given.loss), given)
+    return read_csv(path, given.loss)
 
 
 def _ledger(path: Path) -> RunRecord:
     return read_ledger(str(path)).record
-
-
-def _made(run: str, logged: Logged, given: Given) -> RunRecord:
-    record = record_of(logged, _global_batch(given.config))
-    if not len(record.first):
-        raise ConfigError("RUN", run, "holds no row with a loss: was the run stopped before its first batch?")
-    return record
 
 
 def _global_batch(config: str | None) -> int | None:
