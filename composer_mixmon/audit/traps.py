@@ -113,10 +113,11 @@ def _ordered_shards(plan: Plan, replay: WatchedReplay) -> Trap | None:
     if share < 0.5:
         return None
     nodes = settings.num_canonical_nodes
+    several = f"{nodes:,} shards at a time, one for each canonical node"
+    at_a_time = "one shard at a time" if nodes == 1 else several
     text = (
         f"{settings.shuffle_algo} mixes samples within their shard only, and {share:.0%} of the samples "
-        f"lie in shards of a single label: each batch is drawn from {nodes:,} shards at a time, one for each "
-        "canonical node. Use py1e"
+        f"lie in shards of a single label: each batch is drawn from {at_a_time}. Use py1e"
     )
     return Trap("ordered_shards", text, {"share": share, "shards_at_a_time": nodes})
 

@@ -16,6 +16,7 @@ Ints = npt.NDArray[np.int64]
 _SMALLEST = 0.02  # standard deviation of a share, beyond the noise, that is a swing
 _CERTAIN = 5.0  # standard errors by which the variance must exceed the noise
 _CYCLES = 3
+_TURN = 0.125  # part of its range by which a share must pass the middle of it to count as up, or down
 _NEAR = 0.15  # lengths that differ by less are the same
 _MULTIPLES = (0.5, 1, 2, 4)
 _TENTHS = 10
@@ -85,8 +86,9 @@ def _cycles(series: Floats, stay: float) -> tuple[float, int]:
     """Mean rows between swings up, and how many there are."""
     width = max(1, round(stay / 2))
     smooth = np.convolve(series, np.full(width, 1 / width), "valid")
-    bound = 0.5 * float(smooth.std())
-    side = np.where(smooth > bound, 1, np.where(smooth < -bound, -1, 0))
+    low, high = np.quantile(smooth, [0.005, 0.995]).tolist()  # a label that comes rarely is mostly low
+    away = (smooth - (low + high) / 2) / max(high - low, 1e-300)
+    side = np.where(away > _TURN, 1, np.where(away < -_TURN, -1, 0))
     at = np.flatnonzero(side)
     ups = at[1:][(side[at[1:]] > 0) & (side[at[:-1]] < 0)]
     if len(ups) < 2:
