@@ -1,4 +1,4 @@
-"""Sample ids to labels, vectorised: by stream, by groups of shards, by position or from a file."""
+"""Sample ids to labels, vectorised: by stream, by groups of shards or by position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ import numpy.typing as npt
 from composer_mixmon.errors import ConfigError, DatasetError
 from composer_mixmon.shards import ShardTable
 
-__all__ = ["UNLABELLED", "LabelMap", "label_by_groups", "label_by_position", "label_by_stream"]
+__all__ = [
+    "UNLABELLED",
+    "LabelMap",
+    "label_by_groups",
+    "label_by_position",
+    "label_by_stream",
+    "with_unlabelled",
+]
 
 UNLABELLED = "unlabelled"
 """The label of samples to which the user's labels say nothing: counted, never dropped."""
@@ -142,22 +149,24 @@ def label_by_groups(shards: ShardTable, groups: Mapping[str, Sequence[str]]) -> 
                 )
                 raise ConfigError(field, pattern, mend)
             label[matched] = index
-    return with_unlabelled(shards, names, label)
+    return with_unlabelled(names, *_shard_ranges(shards, label))
 
 
-def with_unlabelled(shards: ShardTable, names: Sequence[str], label: npt.NDArray[np.int64]) -> LabelMap:
-    """Build the map of labels by shard, where −1 stands for no label.
+def with_unlabelled(
+    names: Sequence[str], ends: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]
+) -> LabelMap:
+    """Build a map of which some ranges may have no label.
 
     Args:
-        shards: The dataset's shards.
         names: The labels' names.
-        label: Index into ``names`` of each shard or −1, shape (shards,).
+        ends: As for :class:`LabelMap`.
+        labels: Index into ``names`` of each range or −1, shape (ranges,).
     """
-    missing = label < 0
+    missing = labels < 0
     if missing.any():
         names = list(dict.fromkeys([*names, UNLABELLED]))  # a group of that very name takes them in
-        label = np.where(missing, names.index(UNLABELLED), label)
-    return LabelMap(names, *_shard_ranges(shards, label))
+        labels = np.where(missing, names.index(UNLABELLED), labels)
+    return LabelMap(names, ends, labels)
 
 
 def _shard_ranges(
