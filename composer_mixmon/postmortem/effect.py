@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from composer_mixmon.postmortem.findings import Coherence, Effect, Estimate
-from composer_mixmon.postmortem.trend import robust_scale, trend_basis
+from composer_mixmon.postmortem.trend import local_medians, robust_scale, trend_basis
 
 __all__ = ["Relation", "coherence_at", "relate"]
 
@@ -35,7 +35,8 @@ _FOLDS = 5
 _DIRECTIONS = 30  # of the mixture, at most
 _ROWS_A_DIRECTION = 20
 _LAGS = 3  # rows by which a loss may be late, or early
-_LAG_GAIN = 1.25  # another lag must explain so much more than none
+_LAG_GAIN = 1.25  # another lag must explain so much more than none, and more than chance does
+_CHANCE = 0.05
 _RESAMPLES = 2000
 _OUTLIER = 6.0  # robust standard deviations beyond which a loss counts as so many
 _SEED = 20_240_229
@@ -100,13 +101,18 @@ def relate(
 
 def _take_out(basis: Floats, loss: Floats) -> tuple[Floats, Floats]:
     """Trend and rest of a loss; outliers of the rest are drawn in: one spike must not be the whole answer."""
-    trend = basis @ np.linalg.lstsq(basis, loss, rcond=None)[0]
-    for _ in range(2):  # once more without the outliers' pull
-        left = loss - trend
-        bound = _OUTLIER * robust_scale(left)
-        drawn = trend + np.clip(left, -bound, bound) if bound > 0 else loss
-        trend = basis @ np.linalg.lstsq(basis, drawn, rcond=None)[0]
-    return trend, drawn - trend  # pyright: ignore[reportPossiblyUnboundVariable]
+    drawn = _drawn_in(loss, local_medians(loss))
+    trend = basis @ np.linalg.lstsq(basis, drawn, rcond=None)[0]
+    drawn = _drawn_in(loss, trend)
+    trend = basis @ np.linalg.lstsq(basis, drawn, rcond=None)[0]
+    return trend, drawn - trend
+
+
+def _drawn_in(loss: Floats, middle: Floats) -> Floats:
+    """The loss with outliers moved to six robust standard deviations from its middle."""
+    away = loss - middle
+    bound = _OUTLIER * robust_scale(away)
+    return middle + np.clip(away, -bound, bound) if bound > 0 else loss
 
 
 def _without(basis: Floats, columns: Floats) -> Floats:
@@ -140,14 +146,14 @@ def _shifted(directions: Floats, left: Floats) -> tuple[int, float]:
         together += np.fft.irfft(spectrum * np.conj(np.fft.rfft(column)), rows) ** 2
     explained = together / float((left**2).sum())
     near = np.array([explained[lag] for lag in range(-_LAGS, _LAGS + 1)])
-    lag = int(np.argmax(near)) - _LAGS
-    if explained[lag] < _LAG_GAIN * explained[0]:
-        lag = 0
     # The best of as many neighbouring lags, at every other place.
     width = 2 * _LAGS + 1
     others = explained[_LAGS + 1 : rows - _LAGS]
     others = others[: len(others) // width * width].reshape(-1, width).max(axis=1)
-    return lag, float((1 + (others >= near.max()).sum()) / (1 + len(others)))
+    p = float((1 + (others >= near.max()).sum()) / (1 + len(others)))
+    lag = int(np.argmax(near)) - _LAGS
+    late = p <= _CHANCE and explained[lag] > _LAG_GAIN * explained[0]
+    return (lag if late else 0), p
 
 
 def _cross_fitted(directions: Floats, left: Floats, starts: npt.NDArray[np.int64]) -> Estimate:
@@ -213,8 +219,8 @@ def coherence_at(period: float, left: Floats, share: Floats) -> Coherence | None
     """Magnitude-squared coherence of loss and share at a period, in rows; ``None``: fewer than 4 segments.
 
     Segments of two periods, half overlapping, under a Hann window (Welch 1967). Independent series stay below
-    1 − 0.05^(1/(m − 1)) 95 times in 100 for m independent segments (Carter 1987); overlapping ones count as
-    four fifths.
+    1 − 0.05^(1/(m − 1)) 95 times in 100 for m independent segments (Carter 1987). Overlapping ones count as
+    18/19: neighbours correlate by 1/6 (Welch's equation for the variance).
 
     Args:
         period: Rows of a swing.
@@ -232,7 +238,7 @@ def coherence_at(period: float, left: Floats, share: Floats) -> Coherence | None
     power = float((np.abs(a) ** 2).mean() * (np.abs(b) ** 2).mean())
     if not power > 0:
         return None
-    independent = max(2.0, 0.8 * len(starts))
+    independent = max(2.0, len(starts) * 18 / 19)
     value = float(np.abs((a * np.conj(b)).mean()) ** 2 / power)
     return Coherence(period, min(value, 1.0), float(1 - 0.05 ** (1 / (independent - 1))), len(starts))
 

@@ -72,7 +72,7 @@ def look_at_loss(record: RunRecord, blocks: Blocks, course: Course | None) -> Lo
         coherence=coherence,
         effects=relation.effects,
         onset=_onset(left_course, record, blocks, course) if left_course else None,
-        spikes=tuple(int(blocks.first[used[row]]) for row in find_spikes(relation.left)),
+        spikes=tuple(int(blocks.first[used[row]]) for row in find_spikes(blocks.loss[used] - relation.trend)),
     )
     return Losses(used, relation.trend, findings)
 

@@ -16,7 +16,6 @@ Floats = npt.NDArray[np.float64]
 
 _BINS = 500
 _SMOOTH = 9  # bins of the running median
-_BROKEN = 0.9  # of the losses from the first broken one on
 _SHORTEST = 3  # bins that the loss must have been away
 _USUAL = 0.95  # quantile of earlier excursions
 _TIMES = 2.0  # by which the last one must exceed it
@@ -62,7 +61,7 @@ def find_onset(loss: Floats) -> Left | None:
         kind = "rise"
     elif end < len(loss):
         row, kind = end, "not finite"
-        before = float(_smooth(loss[:end])[0].min()) if finite[:end].any() else float("nan")
+        before = float(_smooth(loss[:end]).loss.min())
     else:
         return None
     later = loss[row:][finite[row:]]
@@ -70,55 +69,62 @@ def find_onset(loss: Floats) -> Left | None:
 
 
 def _broken_from(loss: Floats) -> int:
-    """The first broken loss after which nearly all are: NaN, or infinite; the end if there is none.
+    """The row from which on no loss is finite; the end if there is none.
 
     NaN may also mean that nothing was logged, so it must last longer than the usual distance between losses.
     """
-    broken = ~np.isfinite(loss)
-    first = np.flatnonzero(broken)
-    share = np.cumsum(broken[::-1])[::-1] / np.arange(len(loss), 0, -1)
-    lasting = first[share[first] >= _BROKEN]
-    if not len(lasting):
-        return len(loss)
-    row = int(lasting[0])
-    usual = _longest(broken[:row])
+    finite = np.isfinite(loss)
+    row = int(np.flatnonzero(finite)[-1]) + 1
+    usual = _longest(~finite[:row])
     return row if len(loss) - row > max(_TIMES * usual, _SHORTEST) else len(loss)
 
 
-def _smooth(loss: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Running median of bins' medians, and the first row of each bin: float64 (bins,), int64 (bins,)."""
+@dataclass(frozen=True)
+class _Smooth:
+    """A loss without its noise: at most 1,000 bins.
+
+    Attributes:
+        loss: Running median of the bins' medians: float64 (bins,).
+        starts: First row of each bin: int64 (bins,).
+        noise: Standard deviation of the bins' medians around it.
+    """
+
+    loss: Floats
+    starts: npt.NDArray[np.int64]
+    noise: float
+
+
+def _smooth(loss: Floats) -> _Smooth:
     rows = np.flatnonzero(np.isfinite(loss))
     size = max(1, len(rows) // _BINS)
     count = len(rows) // size
     medians = np.median(loss[rows[: count * size]].reshape(count, size), axis=1)
-    width = min(_SMOOTH, count // 2 * 2 - 1 if count > 1 else 1)
-    half = max(width, 1) // 2
+    half = min(_SMOOTH, count) // 2
     padded = np.pad(medians, half, mode="edge")
     running = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
-    return running, rows[: count * size : size]
+    return _Smooth(running, rows[: count * size : size], robust_scale(medians - running))
 
 
 def _rise(loss: Floats) -> tuple[int, float] | None:
     """Row and lowest loss before the excursion that lasts to the end, if it is one."""
     if np.isfinite(loss).sum() < 4 * _SHORTEST:
         return None
-    smooth, starts = _smooth(loss)
-    above = smooth - np.minimum.accumulate(smooth)
+    smooth = _smooth(loss)
+    above = smooth.loss - np.minimum.accumulate(smooth.loss)
     lowest = int(np.flatnonzero(above == 0)[-1])
     tail = above[lowest + 1 :]
     if len(tail) < _SHORTEST:
         return None
     level = float(np.median(tail))
     earlier = above[: lowest + 1]
-    fall = float(smooth[0] - smooth[lowest])
+    fall = float(smooth.loss[0] - smooth.loss[lowest])
     usual = float(np.quantile(earlier, _USUAL))
-    noise = robust_scale(np.diff(smooth))
-    if level <= max(_TIMES * usual, _PART * fall, _TIMES * noise, 1e-12) or _longest(
+    if level <= max(_TIMES * usual, _PART * fall, _TIMES * smooth.noise, 1e-12) or _longest(
         earlier > level / 2
     ) >= len(tail):
         return None
     last = lowest + int(np.flatnonzero(above[lowest:] <= _RETURNED * level)[-1])
-    return int(starts[min(last + 1, len(starts) - 1)]), float(smooth[lowest])
+    return int(smooth.starts[min(last + 1, len(smooth.starts) - 1)]), float(smooth.loss[lowest])
 
 
 def _longest(flags: npt.NDArray[np.bool_]) -> int:

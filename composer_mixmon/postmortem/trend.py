@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["robust_scale", "trend_basis"]
+__all__ = ["local_medians", "robust_scale", "trend_basis"]
 
 Floats = npt.NDArray[np.float64]
 
 _KNOTS = 7  # in time and, again, in its logarithm
 _ROWS_A_KNOT = 12
+_PIECES = 26  # whose medians are taken, evenly in time and, again, in its logarithm
 
 
 def trend_basis(rows: int, slowest: float = 0.0) -> Floats:
@@ -47,6 +48,15 @@ def _hats(x: Floats, knots: Floats) -> Floats:
     hats[rows, place] = 1 - part
     hats[rows, place + 1] = part
     return hats
+
+
+def local_medians(values: Floats) -> Floats:
+    """Medians of pieces of a series, which are short where a loss falls fast: float64 (rows,)."""
+    rows = len(values)
+    even, early = np.linspace(0, rows, _PIECES), np.geomspace(1, rows, _PIECES)
+    edges = np.unique(np.concatenate([even, early]).astype(np.int64))
+    pieces = np.split(values, edges[1:-1])
+    return np.repeat([np.median(piece) for piece in pieces], [len(piece) for piece in pieces])
 
 
 def robust_scale(values: Floats) -> float:
