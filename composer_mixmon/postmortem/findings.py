@@ -193,7 +193,7 @@ class Onset:
         kind: ``not finite`` (NaN or infinite from there on) or ``rise``.
         before: Lowest smoothed loss before it.
         after: Mean of the finite losses after it; ``None``: there is none.
-        deviation: Of the mixture in the window before the onset.
+        deviation: Of the mixture in the window around the onset.
         usual: Its quantile among the windows before: 0.5 is as usual as can be, 1 the furthest off.
     """
 

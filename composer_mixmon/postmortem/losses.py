@@ -90,11 +90,15 @@ def _onset(left: Left, record: RunRecord, blocks: Blocks, course: Course | None)
     batch = int(record.first[left.row])
     deviation = usual = None
     if course is not None:
-        end = int(np.searchsorted(blocks.first, batch, side="right"))  # the window with the batch itself
-        before = course.along.excess[:end]
+        along = course.along
+        place = int(np.searchsorted(blocks.first, batch, side="right")) - 1
+        around = min(
+            place + (along.window + 1) // 2, len(along) - 1
+        )  # the window with the batch in its middle
+        before = along.excess[: place + 1]
         before = before[np.isfinite(before)]
         if len(before):
-            deviation = float(course.along.deviation[end - 1])
-            usual = float((before <= before[-1]).mean())
+            deviation = float(along.deviation[around])
+            usual = float((before < along.excess[around]).mean())
     low = left.before if np.isfinite(left.before) else 0.0
     return Onset(batch, left.kind, low, left.after, deviation, usual)
