@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from composer_mixmon.columns import ColumnLabels
 from composer_mixmon.integrity.spots import Spots
 from composer_mixmon.labels import LabelMap
 from composer_mixmon.order_hash import order_hash, set_hash
@@ -41,28 +43,34 @@ class Annotator:
     """Annotates the batches of one rank. Pickled to the workers, so it holds plain data only.
 
     Args:
-        label_map: The labels of the dataset's samples.
+        labels: The labels of the dataset's samples.
         first_position: Place of the rank batch's first sample in the global batch.
+
+    Attributes:
+        column: The column whose values the labels are; ``None``: they follow from the sample ids.
     """
 
-    def __init__(self, label_map: LabelMap, first_position: int = 0) -> None:
-        self._label_map = label_map
-        self._spots = Spots(label_map.total)
+    def __init__(self, labels: LabelMap | ColumnLabels, first_position: int = 0) -> None:
+        self.column = labels.column if isinstance(labels, ColumnLabels) else None
+        self._labels = labels
+        self._spots = Spots(labels.total)
         self._first_position = first_position
 
-    def __call__(self, ids: Ints, batch: Any) -> Annotation:
+    def __call__(self, ids: Ints, batch: Any, values: Sequence[Any] = ()) -> Annotation:
         """Annotate a batch.
 
         Args:
             ids: The sample ids, int64 (samples,).
             batch: What the collate function made of the samples.
+            values: The samples' values of :attr:`column`, if there is one.
 
         Raises:
-            DatasetError: An id is not in the dataset.
+            DatasetError: An id is not in the dataset, or no sample has the column.
         """
-        labels = self._label_map(ids)
-        counts = np.bincount(labels, minlength=len(self._label_map))
+        label_count = len(self._labels)
+        labels = self._labels(ids) if isinstance(self._labels, LabelMap) else self._labels(values)
+        counts = np.bincount(labels, minlength=label_count)
         told = tokens_of(batch, len(ids))
-        tokens = None if told is None else np.bincount(labels, told, len(self._label_map)).astype(np.int64)
+        tokens = None if told is None else np.bincount(labels, told, label_count).astype(np.int64)
         order, digest = order_hash(ids, self._first_position), set_hash(ids)
         return Annotation(ids, counts, tokens, order, digest, self._spots.pick(ids))

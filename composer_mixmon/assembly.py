@@ -12,16 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from composer.core import State
+from streaming import StreamingDataset
 from torch.utils.data import RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from composer_mixmon.columns import ColumnLabels
 from composer_mixmon.config import MonitorConfig, Phase
-from composer_mixmon.dataset import draw_settings, own_shares, run_settings, shard_table
+from composer_mixmon.dataset import check_column, draw_settings, own_shares, run_settings, shard_table
 from composer_mixmon.expect import expectations
+from composer_mixmon.label_file import label_by_file
 from composer_mixmon.labels import LabelMap
 from composer_mixmon.monitor import Monitor, Rider
 from composer_mixmon.replay.samplers import biased_sampler
-from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
+from composer_mixmon.resolve import check_rules, labels_in_targets, resolve_labels, resolve_target
 from composer_mixmon.shards import ShardTable
 
 __all__ = ["Assembly", "assemble", "current_phase", "run_config"]
@@ -33,15 +36,15 @@ class Assembly:
 
     Attributes:
         shards: The dataset's shards.
-        label_map: The labels of its samples.
-        own: The dataset's own shares, float64 (labels,).
+        labels: The labels of its samples.
+        own: The dataset's own shares, float64 (labels,); ``None`` where nobody knows them.
         monitor: The books, empty.
         remarks: What the user should know before the first batch.
     """
 
     shards: ShardTable
-    label_map: LabelMap
-    own: npt.NDArray[np.float64]
+    labels: LabelMap | ColumnLabels
+    own: npt.NDArray[np.float64] | None
     monitor: Monitor
     remarks: tuple[str, ...]
 
@@ -59,20 +62,39 @@ def assemble(config: MonitorConfig, loader: Any, rider: Rider | None = None) -> 
     """
     dataset, alarm = loader.dataset, config.alarm
     shards = shard_table(dataset)
-    label_map = resolve_labels(config.labels, shards)
-    names, own = label_map.names, own_shares(dataset, label_map)
+    labels, own, remark = _labels(config, dataset, shards)
+    names = labels.names
     targets = [resolve_target(phase.shares, names, own) for phase in config.target]
     check_rules(alarm.rules, names)
-    finding, phases = expectations(alarm, names, own, targets, **draw_settings(loader))
+    known = targets[0] if own is None else own
+    finding, phases = expectations(alarm, names, known, targets, **draw_settings(loader))
     monitor = Monitor(names, phases, config.window, config.interval, alarm.rules, rider)
-    remarks = [finding] if finding else []
+    remarks = [text for text in (remark, finding) if text]
     if len(names) == 1:
         remarks.append(
             f"all samples have one label, {names[0]}: group the shards, or use labels: {{position: 10}}"
         )
     bias = biased_sampler(len(dataset), torch.__version__) if _draws_randperm(loader) else None
     remarks += [bias] if bias else []
-    return Assembly(shards, label_map, own, monitor, tuple(remarks))
+    return Assembly(shards, labels, own, monitor, tuple(remarks))
+
+
+def _labels(
+    config: MonitorConfig, dataset: Any, shards: ShardTable
+) -> tuple[LabelMap | ColumnLabels, npt.NDArray[np.float64] | None, str | None]:
+    """The labels, the dataset's own shares of them where they are known, and a remark."""
+    kind, column = config.labels
+    if kind != "column":
+        label_map = resolve_labels(config.labels, shards)
+        return label_map, own_shares(dataset, label_map), None
+    remark = check_column(dataset, column.name)
+    if column.file is None:
+        names, own = labels_in_targets(column, config.target), None
+    else:
+        label_map = label_by_file(shards, column.file, column.name, in_order=False)
+        names, own = label_map.names, own_shares(dataset, label_map)
+    everywhere = not isinstance(dataset, StreamingDataset)
+    return ColumnLabels(column.name, names, shards.total, everywhere), own, remark
 
 
 def _draws_randperm(loader: Any) -> bool:
@@ -102,8 +124,8 @@ def run_config(config: MonitorConfig, parts: Assembly, loader: Any) -> dict[str,
     alarm = config.alarm
     phases = zip(config.target, parts.monitor.targets, strict=True)
     return run_settings(loader) | {
-        "labels": list(parts.label_map.names),
-        "own_shares": parts.own.tolist(),
+        "labels": list(parts.labels.names),
+        "own_shares": None if parts.own is None else parts.own.tolist(),
         "target": [{"from": phase.start, "shares": target.tolist()} for phase, target in phases],
         "window": config.window,
         "log_interval": config.interval,

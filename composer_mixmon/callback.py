@@ -103,7 +103,9 @@ class MixMon(Callback):
     Args:
         labels: What a sample counts as: ``"stream"``; ``{"shards": {"ja": "ja/*", "en": ["en/*", "0:8"]}}``
             with globs over the shards' names or half-open ranges of shard numbers; ``{"position": 10}``
-            for equal parts of the dataset; ``{"file": path}`` for a label file.
+            for equal parts of the dataset; ``{"file": path}`` for a label file; or ``{"column": "source"}``
+            for what each sample itself has there, where the labels are those that have a target, or those of
+            the label file in ``{"column": "source", "file": path}``.
         target: ``"auto"`` for the dataset's own shares after proportion, repeat and choose; a mapping of each
             label's share, where labels that it leaves out have the target 0; or a list of phases such as
             ``[{"from": "0ba", "target": "auto"}, {"from": "0.9dur", "target": {"ja": 0.5, "en": 0.5}}]``.
@@ -303,7 +305,7 @@ class MixMon(Callback):
         twin, copy = divmod(dist.get_global_rank(), replication(loader))
         first_position = twin * rank_batch_size(loader)
         return _Watch(
-            Tap(loader, Annotator(parts.label_map, first_position)),
+            Tap(loader, Annotator(parts.labels, first_position)),
             parts.monitor,
             Ranks(state),
             RecentShards(parts.shards, self._config.window + self._config.interval),

@@ -19,11 +19,14 @@ __all__ = [
     "ACTIONS",
     "Action",
     "AlarmConfig",
+    "Column",
     "MonitorConfig",
     "Phase",
     "Rule",
     "Webhook",
     "batches",
+    "is_label",
+    "label_name",
     "parse_alarm",
     "parse_labels",
     "parse_target",
@@ -85,6 +88,19 @@ class Webhook:
 
     def __str__(self) -> str:
         return f"webhook to {self.host}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the samples whose values are the labels.
+
+    Attributes:
+        name: Its name.
+        file: A label file that was built from it, which tells its values and their shares.
+    """
+
+    name: str
+    file: str | None = None
 
 
 Action = str | Webhook | Callable[[Any], object]
@@ -211,8 +227,8 @@ def parse_labels(value: Any) -> tuple[str, Any]:
     """Read ``labels`` as its kind and the kind's argument.
 
     Returns:
-        ``("stream", None)``, ``("shards", {label: [patterns]})``, ``("position", parts)`` or
-        ``("file", path)``.
+        ``("stream", None)``, ``("shards", {label: [patterns]})``, ``("position", parts)``,
+        ``("file", path)`` or ``("column", Column)``.
 
     Raises:
         ConfigError: Not one of these.
@@ -222,7 +238,12 @@ def parse_labels(value: Any) -> tuple[str, Any]:
         return spec, _SHORT_LABELS[spec]
     if _is_dict(spec) and spec == {"by": "stream"}:
         return "stream", None
-    choices = '"stream", {shards: {ja: "ja/*", en: "en/*"}}, {position: 10} or {file: labels.json}'
+    if _is_dict(spec) and "column" in spec:
+        return "column", _column(spec)
+    choices = (
+        '"stream", {shards: {ja: "ja/*", en: "en/*"}}, {position: 10}, {column: source} or '
+        "{file: labels.json}"
+    )
     if not _is_dict(spec) or len(spec) != 1:
         raise ConfigError(field, value, f"choose one of {choices}")
     kind, argument = next(iter(spec.items()))
@@ -230,6 +251,14 @@ def parse_labels(value: Any) -> tuple[str, Any]:
     if kind not in readers:
         raise ConfigError(field, kind, f"is no kind of label: choose one of {choices}")
     return kind, readers[kind](argument)
+
+
+def _column(spec: dict[Any, Any]) -> Column:
+    keys = _keys("labels", spec, {"column": None, "file": None})
+    name, file = keys["column"], keys["file"]
+    if not isinstance(name, str) or not name:
+        raise ConfigError("labels.column", name, "give the column's name, such as source")
+    return Column(name, None if file is None else _path(file))
 
 
 def _shard_groups(argument: Any) -> dict[str, list[str]]:
@@ -247,13 +276,18 @@ def _shard_groups(argument: Any) -> dict[str, list[str]]:
     return groups
 
 
+def is_label(name: object) -> TypeGuard[str]:
+    """Whether this can be part of a metric's name and of a line in a terminal."""
+    return isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
+
+
 def label_name(field: str, name: Any) -> str:
-    """Check a label's name: text that can be part of a metric's name and of a line in a terminal.
+    """Check a label's name.
 
     Raises:
         ConfigError: Not text, empty, longer than 200 characters, or with control characters.
     """
-    if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
+    if not is_label(name):
         mend = 'a label is printable text of 1 to 200 characters (in YAML, quote words such as "no")'
         raise ConfigError(field, name, mend)
     return name

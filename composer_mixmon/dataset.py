@@ -15,12 +15,21 @@ from streaming import StreamingDataset
 from streaming.base.format import get_index_basename
 from streaming.base.world import World
 
+from composer_mixmon.columns import find_column
 from composer_mixmon.evidence import batching_effects
 from composer_mixmon.labels import LabelMap
 from composer_mixmon.replay.sampling import label_shares
 from composer_mixmon.shards import ShardTable, stream_names
 
-__all__ = ["draw_settings", "own_shares", "rank_batch_size", "replication", "run_settings", "shard_table"]
+__all__ = [
+    "check_column",
+    "draw_settings",
+    "own_shares",
+    "rank_batch_size",
+    "replication",
+    "run_settings",
+    "shard_table",
+]
 
 _PACKAGES = ("composer-mixmon", "mosaicml", "mosaicml-streaming", "numpy", "torch")
 _RESOLVED_LATE = ("num_canonical_nodes", "shuffle_block_size", "shuffle_seed", "initial_physical_nodes")
@@ -66,6 +75,30 @@ def own_shares(dataset: Any, label_map: LabelMap) -> npt.NDArray[np.float64]:
     edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     choose = [s.choose for s in dataset.streams] if isinstance(dataset, StreamingDataset) else sizes
     return label_shares(np.asarray(choose, np.int64), label_map.counts_within(edges))
+
+
+def check_column(dataset: Any, column: str) -> str | None:
+    """Check that the shards of a dataset have a column of labels; a map-style dataset does not tell.
+
+    Args:
+        dataset: A ``StreamingDataset`` or a map-style dataset.
+        column: The column's name.
+
+    Returns:
+        Which streams lack it, in words, if any.
+
+    Raises:
+        ConfigError: No shard has the column, or it holds no labels.
+    """
+    if not isinstance(dataset, StreamingDataset):
+        return None
+    encodings = find_column(column, map(vars, dataset.shards))
+    lacking = {int(s) for s, e in zip(dataset.stream_per_shard, encodings, strict=True) if e is None}
+    if not lacking:
+        return None
+    streams = shard_table(dataset).streams
+    listed = ", ".join(streams[stream] for stream in sorted(lacking))
+    return f"samples without the column {column!r} count as unlabelled: there are such in {listed}"
 
 
 def _samples_per_stream(dataset: Any) -> npt.NDArray[np.int64]:

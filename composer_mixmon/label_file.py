@@ -54,7 +54,9 @@ _SHAPE = (
 _DIFFERENCES_SHOWN = 3
 
 
-def label_by_file(shards: ShardTable, path: str, column: str | None = None) -> LabelMap:
+def label_by_file(
+    shards: ShardTable, path: str, column: str | None = None, in_order: bool = True
+) -> LabelMap:
     """Label each sample as a label file says.
 
     Args:
@@ -62,6 +64,8 @@ def label_by_file(shards: ShardTable, path: str, column: str | None = None) -> L
         path: A JSON, YAML or CSV file.
         column: The column that the file must have been built from, if it says so. The samples' own values of
             it may be others, so that ``unlabelled`` is a label even where the file leaves out none.
+        in_order: Whether it matters which sample of a shard has which label, or how many have it only: that
+            takes little memory.
 
     Raises:
         ConfigError: The file cannot be read, has another shape or was built from another column.
@@ -77,7 +81,7 @@ def label_by_file(shards: ShardTable, path: str, column: str | None = None) -> L
     if kind == "shards" and _is_dict(entries) and entries:
         _short(shards, runs, entries)
     elif kind == "shards" and _is_list(entries) and entries:
-        _complete(shards, runs, entries)
+        _complete(shards, runs, entries, in_order)
     elif kind == "samples" and _is_list(entries) and entries:
         _ranges(shards, runs, entries)
     else:
@@ -160,7 +164,7 @@ def _short(shards: ShardTable, runs: _Runs, entries: dict[Any, Any]) -> None:
     runs.add_all(shards.samples, [label_of.get(name, -1) for name in shards.names])
 
 
-def _complete(shards: ShardTable, runs: _Runs, entries: list[Any]) -> None:
+def _complete(shards: ShardTable, runs: _Runs, entries: list[Any], in_order: bool) -> None:
     for entry in entries:
         if not _is_list(entry) or len(entry) not in (3, 4):
             raise ConfigError(_FIELD, runs.path, f"has the entry {_brief(entry)}: {_SHAPE}")
@@ -180,6 +184,8 @@ def _complete(shards: ShardTable, runs: _Runs, entries: list[Any]) -> None:
             runs.add(entry[1], runs.name(entry[2]))
         else:
             order = _mixed(runs, *entry)
+            if not in_order:
+                order = np.sort(order)
             first = np.flatnonzero(np.diff(order, prepend=-1))
             runs.add_all(np.diff(first, append=len(order)), order[first])
 

@@ -8,20 +8,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from composer_mixmon.config import Rule
+from composer_mixmon.config import Column, Phase, Rule
 from composer_mixmon.errors import ConfigError
 from composer_mixmon.label_file import label_by_file
 from composer_mixmon.labels import UNLABELLED, LabelMap, label_by_groups, label_by_position, label_by_stream
 from composer_mixmon.shards import ShardTable
 
-__all__ = ["cannot_meet", "check_rules", "resolve_labels", "resolve_target"]
+__all__ = ["cannot_meet", "check_rules", "labels_in_targets", "resolve_labels", "resolve_target"]
+
+_BUILD = (
+    "build a label file with `mixmon labels build DATASET --column {0} --out labels.json` and write "
+    "labels: {{column: {0}, file: labels.json}}"
+)
 
 
 def resolve_labels(spec: tuple[str, Any], shards: ShardTable) -> LabelMap:
     """Build the label map of :func:`composer_mixmon.config.parse_labels`' result for a dataset.
 
     Raises:
-        ConfigError: A pattern matches nothing, groups overlap, or a label file cannot be read.
+        ConfigError: A pattern matches nothing, groups overlap, a label file cannot be read, or only the
+            samples themselves tell their labels.
         DatasetError: The label file is of another dataset.
     """
     kind, argument = spec
@@ -31,18 +37,49 @@ def resolve_labels(spec: tuple[str, Any], shards: ShardTable) -> LabelMap:
         return label_by_position(shards, argument)
     if kind == "file":
         return label_by_file(shards, argument)
+    if kind == "column":
+        return _label_by_built_file(shards, argument)
     return label_by_stream(shards)
 
 
+def _label_by_built_file(shards: ShardTable, column: Column) -> LabelMap:
+    if column.file is None:
+        mend = f"no index file tells what a column holds: {_BUILD.format(column.name)}"
+        raise ConfigError("labels.column", column.name, mend)
+    return label_by_file(shards, column.file, column.name)
+
+
+def labels_in_targets(column: Column, phases: Sequence[Phase]) -> tuple[str, ...]:
+    """The labels that a column may hold, if no file tells them: those that have a target.
+
+    Args:
+        column: The column.
+        phases: The target.
+
+    Raises:
+        ConfigError: A target is the dataset's own shares, which nobody knows.
+    """
+    names: dict[str, None] = {}
+    for phase in phases:
+        if phase.shares is None:
+            mend = (
+                f"the dataset's own shares of the column {column.name!r} are not known: give the target's "
+                f"shares, such as {{ja: 0.5, en: 0.5}}, or {_BUILD.format(column.name)}"
+            )
+            raise ConfigError("target", "auto", mend)
+        names.update(dict.fromkeys(phase.shares))
+    return tuple(names)
+
+
 def resolve_target(
-    shares: dict[str, float] | None, names: Sequence[str], own: npt.NDArray[np.float64]
+    shares: dict[str, float] | None, names: Sequence[str], own: npt.NDArray[np.float64] | None
 ) -> npt.NDArray[np.float64]:
     """Each label's target share: the user's, or the dataset's own.
 
     Args:
         shares: The user's shares by label, or ``None``.
         names: The labels' names.
-        own: The dataset's own shares, float64 (labels,).
+        own: The dataset's own shares, float64 (labels,); ``None`` where nobody knows them, nor asks for them.
 
     Returns:
         Shares that sum to 1, float64 (labels,).
@@ -51,6 +88,7 @@ def resolve_target(
         ConfigError: The user's target names a label that no sample has.
     """
     if shares is None:
+        assert own is not None  # labels_in_targets sees to it
         return own
     unknown = [label for label in shares if label not in names]
     if unknown:

@@ -2,9 +2,11 @@
 
 In the worker, the dataset's item access notes which ids it served and the collate function hands on
 ``(batch, annotation)``; in the main process the DataLoader's iterator takes the pair apart again before
-anyone sees it. So the user's collator, batch transforms, algorithms, token counters and model get exactly the
-batches that they get without us, whatever their type. Workers are forked or spawned as ever; what is
-set on the dataset and the DataLoader is taken off by :meth:`Tap.detach`.
+anyone sees it. Where labels are a column of the samples, its value is noted as the sample comes out of its
+shard, before the dataset's own code makes something else of it. So the user's collator, batch transforms,
+algorithms, token counters and model get exactly the batches that they get without us, whatever their type.
+Workers are forked or spawned as ever; what is set on the dataset and the DataLoader is taken off by
+:meth:`Tap.detach`.
 """
 
 # Torch, Composer and streaming are typed only in part: what comes out of them is unknown to pyright.
@@ -21,7 +23,8 @@ from streaming import StreamingDataset
 from torch.utils.data import DataLoader, IterableDataset
 
 from composer_mixmon.annotate import Annotation, Annotator
-from composer_mixmon.errors import DatasetError
+from composer_mixmon.columns import MISSING, value_in
+from composer_mixmon.errors import DatasetError, MixmonError
 
 __all__ = ["TaggedBatch", "Tap", "check_loader"]
 
@@ -34,21 +37,56 @@ class TaggedBatch(NamedTuple):
     Attributes:
         batch: What the user's collate function returned.
         annotation: What is known of it, or ``None`` if its sample ids are not known for certain.
+        fault: Why it could not be annotated though they are.
     """
 
     batch: Any
     annotation: Annotation | None
+    fault: str = ""
 
 
 class _Recorder:
-    """What was asked of the dataset in this process since the last batch was collated."""
+    """What was asked of the dataset in this process since the last batch was collated.
 
-    def __init__(self) -> None:
+    Args:
+        column: The column whose values are noted, if any.
+    """
+
+    def __init__(self, column: str | None) -> None:
+        self.column = column
         self.ids: list[Any] = []
+        self.values: list[Any] = []  # one for each id, where there is a column
+        self.read: list[tuple[Any, Any]] | None = None  # ids and values read for the item that is being made
 
-    def take(self) -> list[Any]:
-        ids, self.ids = self.ids, []
-        return ids
+    def note(self, index: Any, sample: Any, read: list[tuple[Any, Any]], mark: int) -> None:
+        """Note an item.
+
+        Args:
+            index: What was asked for.
+            sample: What came of it.
+            read: Ids and values of the samples read for it.
+            mark: How many items were noted when it was asked for.
+        """
+        del self.ids[mark:]  # what the sample itself was made from is not what was asked for
+        self.ids.append(index)
+        if self.column is not None:
+            del self.values[mark:]
+            self.values.append(_value(index, sample, read, self.column))
+
+    def take(self) -> tuple[list[Any], list[Any]]:
+        """Ids and values, once."""
+        taken, self.ids, self.values = (self.ids, self.values), [], []
+        return taken
+
+
+def _value(index: Any, sample: Any, read: list[tuple[Any, Any]], column: str) -> Any:
+    """The value of the sample that was read by this id, or else first; or of what came of it."""
+    if not read:
+        return value_in(sample, column)
+    try:
+        return next((value for at, value in read if at == index), read[0][1])
+    except Exception:  # an index of several ids has no one value
+        return MISSING
 
 
 class _RecordingItem:
@@ -60,13 +98,39 @@ class _RecordingItem:
         self.inner = inner
 
     def __call__(self, index: Any) -> Any:
-        ids = self.recorder.ids
-        mark = len(ids) if len(ids) < _UNCLAIMED else 0
-        # Through the type, not a bound method: a bound one would be pickled as a look-up of ourselves.
+        recorder = self.recorder
+        mark = len(recorder.ids) if len(recorder.ids) < _UNCLAIMED else 0
+        read: list[tuple[Any, Any]] = []
+        outer, recorder.read = recorder.read, read
+        try:
+            # Through the type, not a bound method: a bound one would be pickled as a look-up of ourselves.
+            inner = self.inner
+            sample = inner(index) if inner else type(self.dataset).__getitem__(self.dataset, index)
+        finally:
+            recorder.read = outer
+        recorder.note(index, sample, read, mark)
+        return sample
+
+
+class _ReadingSample:
+    """Stands on a ``StreamingDataset`` as ``get_item``, by which its samples come out of their shards."""
+
+    def __init__(
+        self, dataset: Any, recorder: _Recorder, inner: Callable[..., Any] | None, column: str
+    ) -> None:
+        self.dataset = dataset
+        self.recorder = recorder
+        self.inner = inner
+        self.column = column
+
+    def __call__(self, sample_id: Any, *args: Any, **kwargs: Any) -> Any:
         inner = self.inner
-        sample = inner(index) if inner else type(self.dataset).__getitem__(self.dataset, index)
-        del ids[mark:]  # what the sample itself was made from is not what was asked for
-        ids.append(index)
+        if inner:
+            sample = inner(sample_id, *args, **kwargs)
+        else:
+            sample = type(self.dataset).get_item(self.dataset, sample_id, *args, **kwargs)
+        if self.recorder.read is not None:
+            self.recorder.read.append((sample_id, value_in(sample, self.column)))
         return sample
 
 
@@ -86,7 +150,11 @@ class _RecordingItems:
             samples = cls.__getitems__(self.dataset, indices)
         else:
             samples = [self.dataset[index] for index in indices]
-        self.recorder.ids = list(indices)
+        recorder = self.recorder
+        recorder.ids = list(indices)
+        if recorder.column is not None:
+            listed = samples if isinstance(samples, (list, tuple)) else [samples] * len(recorder.ids)
+            recorder.values = [value_in(sample, recorder.column) for sample in listed]
         return samples
 
 
@@ -100,16 +168,21 @@ class _TaggingCollate:
         self.batched = batched
 
     def __call__(self, samples: Any) -> TaggedBatch:
-        recorded = self.recorder.take()
+        recorded, values = self.recorder.take()
         expected = len(samples) if self.batched else 1
         batch = self.inner(samples)
         if len(recorded) != expected:
             return TaggedBatch(batch, None)
         try:
             ids = np.array(list(map(operator.index, recorded)), np.int64)
-            return TaggedBatch(batch, self.annotate(ids, batch))
-        except Exception:  # the main process reports that ids are missing; the batch goes on
+        except (TypeError, OverflowError):  # names instead of ids
             return TaggedBatch(batch, None)
+        try:
+            return TaggedBatch(batch, self.annotate(ids, batch, values))
+        except MixmonError as error:  # the main process says so; the batch goes on
+            return TaggedBatch(batch, None, str(error))
+        except Exception as error:
+            return TaggedBatch(batch, None, f"a fault in the DataLoader's worker: {error!r}")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "inner":  # not there while we are being unpickled
@@ -200,8 +273,14 @@ class Tap:
             raise
 
     def take(self) -> Annotation | None:
-        """What is known of the batch that was fetched last, once; ``None`` where its ids are not known."""
+        """What is known of the batch that was fetched last, once; ``None`` where its ids are not known.
+
+        Raises:
+            DatasetError: It could not be annotated, in the worker.
+        """
         latest, self._latest = self._latest, None
+        if latest is not None and latest.fault:
+            raise DatasetError(latest.fault)
         return latest.annotation if latest is not None else None
 
     def detach(self) -> None:
@@ -212,11 +291,13 @@ class Tap:
     def _attach(self, annotate: Annotator) -> None:
         loader: Any = self.dataloader
         dataset: Any = loader.dataset
-        recorder = _Recorder()
+        recorder = _Recorder(annotate.column)
         if isinstance(dataset, StreamingDataset):
-            self._set(
-                dataset, "__getitem__", _RecordingItem(dataset, recorder, vars(dataset).get("__getitem__"))
-            )
+            before, column = vars(dataset), annotate.column
+            self._set(dataset, "__getitem__", _RecordingItem(dataset, recorder, before.get("__getitem__")))
+            if column is not None:
+                reading = _ReadingSample(dataset, recorder, before.get("get_item"), column)
+                self._set(dataset, "get_item", reading)
         else:
             inner = getattr(dataset, "__getitems__", None)
             if getattr(inner, "__self__", None) is dataset:
