@@ -67,10 +67,23 @@ class Annotator:
         Raises:
             DatasetError: An id is not in the dataset, or no sample has the column.
         """
+        return self.count(ids, self.labels_of(ids, values), tokens_of(batch, len(ids)))
+
+    def labels_of(self, ids: Ints, values: Sequence[Any] = ()) -> Ints:
+        """Label of each sample, int64 (samples,); arguments and errors are those of a call."""
+        found = self._labels(ids) if isinstance(self._labels, LabelMap) else self._labels(values)
+        return found.astype(np.int64, copy=False)
+
+    def count(self, ids: Ints, labels: Ints, told: Ints | None) -> Annotation:
+        """Annotate samples whose labels are known.
+
+        Args:
+            ids: The sample ids, int64 (samples,).
+            labels: Their labels, int64 (samples,).
+            told: Their tokens, int64 (samples,), or ``None``.
+        """
         label_count = len(self._labels)
-        labels = self._labels(ids) if isinstance(self._labels, LabelMap) else self._labels(values)
         counts = np.bincount(labels, minlength=label_count)
-        told = tokens_of(batch, len(ids))
         tokens = None if told is None else np.bincount(labels, told, label_count).astype(np.int64)
         order, digest = order_hash(ids, self._first_position), set_hash(ids)
         return Annotation(ids, counts, tokens, order, digest, self._spots.pick(ids))

@@ -29,6 +29,7 @@ from composer_mixmon.integrity.live import watch_data
 from composer_mixmon.integrity.watch import Batch, Integrity
 from composer_mixmon.ledger.keeper import Keeper
 from composer_mixmon.monitor import Monitor
+from composer_mixmon.packed import PackedTap, find_packer
 from composer_mixmon.ranks import RankFailedError, Ranks, agree
 from composer_mixmon.recent_shards import RecentShards
 from composer_mixmon.tap import Tap, check_loader
@@ -39,6 +40,7 @@ __all__ = ["MixMon"]
 log = logging.getLogger("composer_mixmon")
 
 _ALARMS = "mixmon/alarms"
+_PACKED = 1 << 16  # places of a rank in the global batch where it holds any number of sequences
 _PATIENCE = 5.0  # seconds that the end of training waits for a plan that is still being computed
 
 
@@ -46,7 +48,7 @@ _PATIENCE = 5.0  # seconds that the end of training waits for a plan that is sti
 class _Watch:
     """What exists while a DataLoader is watched."""
 
-    tap: Tap
+    tap: Tap | PackedTap
     monitor: Monitor
     ranks: Ranks
     shards: RecentShards
@@ -281,14 +283,15 @@ class MixMon(Callback):
         self._ledger.begin(state, saved, resumed, monitor.names, target, watch.settings, watch.first_position)
 
     def _attach(self, state: State, logger: Logger) -> _Watch:
-        loader: Any = state.dataloader
+        packer = find_packer(state.dataloader)
+        loader: Any = state.dataloader if packer is None else packer.src_iterable
         check_loader(loader)
         if sum(isinstance(callback, MixMon) for callback in state.callbacks) > 1:
             mend = "their metrics and saved counts would mix: give the Trainer one"
             raise ConfigError("callbacks", "two MixMon", mend)
         self._actions.check(state)
         self._ledger.check(state)
-        parts, integrity = self._assemble(loader, state)
+        parts, integrity = self._assemble(loader, state, packer is not None)
         if self._saved:
             try:
                 parts.monitor.load_state_dict(self._saved)
@@ -296,16 +299,18 @@ class MixMon(Callback):
                     integrity.books.load_state_dict(self._saved["integrity"])
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 log.warning("mixmon counts afresh, for it cannot go on from the saved counts: %s", error)
-                parts, integrity = self._assemble(loader, state)  # not from what was loaded up to there
+                # not from what was loaded up to there
+                parts, integrity = self._assemble(loader, state, packer is not None)
         if dist.get_global_rank() == 0:
             for remark in parts.remarks:
                 log.warning("mixmon: %s", remark)
         settings = run_config(self._config, parts, loader)
         self._tell(lambda: logger.log_hyperparameters({"mixmon": settings}))
         twin, copy = divmod(dist.get_global_rank(), replication(loader))
-        first_position = twin * rank_batch_size(loader)
+        first_position = twin * (rank_batch_size(loader) if packer is None else _PACKED)
+        annotate = Annotator(parts.labels, first_position)
         return _Watch(
-            Tap(loader, Annotator(parts.labels, first_position)),
+            Tap(loader, annotate) if packer is None else PackedTap(state.dataloader, annotate),
             parts.monitor,
             Ranks(state),
             RecentShards(parts.shards, self._config.window + self._config.interval),
@@ -314,9 +319,9 @@ class MixMon(Callback):
             settings,
         )
 
-    def _assemble(self, loader: Any, state: State) -> tuple[Assembly, Integrity | None]:
-        """The books and the checks of a DataLoader, empty."""
-        wanted = self._config.integrity
+    def _assemble(self, loader: Any, state: State, packed: bool) -> tuple[Assembly, Integrity | None]:
+        """The books and the checks of a DataLoader, empty; the order of packed sequences is not checked."""
+        wanted = None if packed else self._config.integrity
         integrity = watch_data(wanted, loader, state) if wanted else None
         return assemble(self._config, loader, integrity), integrity
 
@@ -404,7 +409,7 @@ def _extent(state: State) -> tuple[int, bool]:
 def _take(watch: _Watch, state: State) -> npt.NDArray[np.int64]:
     """Hold the counts of the batch that was fetched last; returns its sample ids."""
     batch, in_epoch = int(state.timestamp.batch), int(state.timestamp.batch_in_epoch)
-    known = watch.tap.take()
+    known = watch.tap.take(state.batch)
     if known is None:
         raise DatasetError(
             "the ids of a batch are missing: its samples did not come one by one from the dataset"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from streaming import StreamingDataset
 from streaming.base.format import get_index_basename
+from streaming.base.format.mds.reader import MDSReader
 from streaming.base.world import World
 
 from composer_mixmon.columns import find_column
@@ -47,16 +48,31 @@ _ORDER = (
 
 
 def shard_table(dataset: Any) -> ShardTable:
-    """Read the shards of a live dataset; a map-style dataset counts as one shard.
+    """Read the shards of a live dataset.
 
     Args:
-        dataset: A ``StreamingDataset`` or a map-style dataset.
+        dataset: A ``StreamingDataset``, or a map-style dataset. That counts as one shard, unless it reads MDS
+            shards itself and has their readers in order as ``shards``, as ModernBERT's does.
     """
     if not isinstance(dataset, StreamingDataset):
-        return ShardTable.build(["dataset"], [len(dataset)], [0], ["dataset"])
+        readers = _readers(dataset)
+        if readers is None:
+            return ShardTable.build(["dataset"], [len(dataset)], [0], ["dataset"])
+        names, samples = [reader.raw_data.basename for reader in readers], [r.samples for r in readers]
+        return ShardTable.build(names, samples, np.zeros(len(names)), ["dataset"])
     basenames = [shard.raw_data.basename for shard in dataset.shards]  # pyright: ignore
     streams = stream_names([_place(stream) for stream in dataset.streams])
     return ShardTable.build(basenames, dataset.samples_per_shard, dataset.stream_per_shard, streams)
+
+
+def _readers(dataset: Any) -> list[MDSReader] | None:
+    """The readers of a map-style dataset that goes through MDS shards one after the other, or ``None``."""
+    shards = getattr(dataset, "shards", None)
+    if not isinstance(shards, (list, tuple)) or not all(isinstance(shard, MDSReader) for shard in shards):
+        return None
+    readers: list[MDSReader] = list(shards)
+    whole = sum(reader.samples for reader in readers) == len(dataset)
+    return readers if whole and len({r.raw_data.basename for r in readers}) == len(readers) else None
 
 
 def _place(stream: Any) -> str:

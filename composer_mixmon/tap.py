@@ -272,12 +272,16 @@ class Tap:
             self.detach()
             raise
 
-    def take(self) -> Annotation | None:
+    def take(self, batch: Any = None) -> Annotation | None:
         """What is known of the batch that was fetched last, once; ``None`` where its ids are not known.
+
+        Args:
+            batch: That batch; it makes no difference here.
 
         Raises:
             DatasetError: It could not be annotated, in the worker.
         """
+        del batch
         latest, self._latest = self._latest, None
         if latest is not None and latest.fault:
             raise DatasetError(latest.fault)
@@ -310,16 +314,17 @@ class Tap:
     def _iterator_maker(self, loader: Any, recorder: _Recorder) -> Callable[[], Any]:
         make = loader._get_iterator
 
-        def deliver(data: TaggedBatch | None, number: int) -> None:
-            self._latest, self.number = data, number
-            self.passes += number == 0
-
         def get_iterator() -> Any:
             iterator = make()
-            iterator._next_data = _UntaggedNext(iterator, recorder, deliver)
+            iterator._next_data = _UntaggedNext(iterator, recorder, self._deliver)
             return iterator
 
         return get_iterator
+
+    def _deliver(self, data: TaggedBatch | None, number: int) -> None:
+        """Keep what is known of the batch that is fetched now."""
+        self._latest, self.number = data, number
+        self.passes += number == 0
 
     def _set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute and remember how it was."""
