@@ -123,6 +123,16 @@ class Mixture:
         self._in_window = min(self._in_window + len(fold.rows), self.window)
         self._end += len(fold.rows)
 
+    def update(self, counts: npt.ArrayLike) -> Fold:
+        """Record batches, and return what they make of the mixture.
+
+        Args:
+            counts: Of one batch, (labels,), or of several, (batches, labels).
+        """
+        fold = self.fold(np.atleast_2d(np.asarray(counts, np.int64)))
+        self.commit(fold)
+        return fold
+
     def retarget(self, target: Floats) -> None:
         """Mean other shares from now on: a new window, and a run that is measured against both."""
         samples = int(self.run.sum())
