@@ -255,6 +255,36 @@ def postmortem(
     _end(found, as_json, show_findings)
 
 
+@main.group()
+def labels() -> None:
+    """Label files: which label each shard or sample of a dataset has."""
+
+
+@labels.command()
+@click.argument("dataset", type=click.Path())
+@click.option("--column", required=True, metavar="NAME", help="The column whose values are the labels.")
+@click.option("--out", type=click.Path(), required=True, metavar="FILE", help="The label file: .json.")
+@click.option("--workers", type=int, help="Processes that read.  [default: the cores, at most 8]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def build(dataset: str, column: str, out: str, workers: int | None, as_json: bool) -> None:
+    """Read one column of DATASET's samples, once, and write a label file.
+
+    DATASET is a folder with an index.json, or a training YAML whose streams lie on this machine. Shards are
+    read where they lie, compressed ones too; nothing is downloaded, unpacked to disk or unpickled. A scan
+    that was interrupted goes on where it was when the same command is given again.
+
+    Exit status: 0 written, 2 bad input.
+    """
+    from composer_mixmon.label_scan import build_labels, print_built
+
+    with _one_line():
+        built = build_labels(dataset, column, out, workers, bars(Console(stderr=True, quiet=as_json)))
+    if as_json:
+        click.echo(json.dumps(built.to_dict(), allow_nan=False))
+    else:
+        print_built(built, Console())
+
+
 def _end(found: Any, as_json: bool, show: Callable[[Any, Console], None]) -> None:
     """Print what was found, and exit with 1 where it is biased."""
     if as_json:

@@ -13,7 +13,7 @@ from composer_mixmon.errors import DatasetError
 from composer_mixmon.replay.index import INDEX_NAME, StreamIndex, parse_index, read_index
 from composer_mixmon.train_yaml import StreamSource
 
-__all__ = ["fetch_index"]
+__all__ = ["as_path", "fetch_index", "is_local"]
 
 _TIMEOUT_S = 60.0
 
@@ -26,11 +26,11 @@ def fetch_index(source: StreamSource) -> StreamIndex:
     """
     below = (source.split,) if source.split else ()
     places = [place for place in (source.local, source.remote) if place]
-    folders = [os.path.join(_as_path(place), *below) for place in places if _is_local(place)]
+    folders = [os.path.join(as_path(place), *below) for place in places if is_local(place)]
     for folder in folders:
         if os.path.exists(os.path.join(folder, INDEX_NAME)):
             return read_index(folder)
-    if source.remote is None or _is_local(source.remote):
+    if source.remote is None or is_local(source.remote):
         raise DatasetError(
             f"no {INDEX_NAME} in {' or '.join(map(repr, folders))}: is the dataset written there, and is the "
             "split right?"
@@ -51,9 +51,11 @@ def _download(remote: str) -> StreamIndex:
         return parse_index(local.read_bytes(), remote)
 
 
-def _is_local(place: str) -> bool:
+def is_local(place: str) -> bool:
+    """Whether a stream's place is a folder: a path, or ``file://`` and a path."""
     return urllib.parse.urlparse(place).scheme in ("", "file")
 
 
-def _as_path(place: str) -> str:
+def as_path(place: str) -> str:
+    """The path of a place that is a folder."""
     return urllib.parse.urlparse(place).path if place.startswith("file://") else place

@@ -180,7 +180,9 @@ def _complete(shards: ShardTable, runs: _Runs, entries: list[Any], in_order: boo
             f"{_FIELD}: {runs.path!r} is of another dataset, {len(differences)} shards differ: {shown}"
         )
     for entry in entries:
-        if len(entry) == 3:
+        if not entry[1]:
+            runs.add(0, -1)  # its label is nobody's
+        elif len(entry) == 3:
             runs.add(entry[1], runs.name(entry[2]))
         else:
             order = _mixed(runs, *entry)

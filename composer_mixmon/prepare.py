@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os.path
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +20,9 @@ from composer_mixmon.replay.sampling import choose_per_stream, label_shares, par
 from composer_mixmon.replay.world import check_whole
 from composer_mixmon.resolve import check_rules, resolve_labels, resolve_target
 from composer_mixmon.shards import ShardTable, stream_names
-from composer_mixmon.train_yaml import TrainYaml
+from composer_mixmon.train_yaml import StreamSource, TrainYaml
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "prepare", "table_of"]
 
 _ARGUMENTS = tuple(inspect.signature(MonitorConfig.read).parameters)
 _DEFAULT_SEED = 9176  # StreamingDataset's shuffle_seed: it decides who gets the samples left over
@@ -68,13 +69,7 @@ def prepare(training: TrainYaml, labels: Any = None) -> Prepared:
     if labels is not None:
         config = _relabelled(config, labels)
     indices = tuple(fetch_index(stream) for stream in training.streams)
-    places = [os.path.join(s.remote or s.local or "", s.split or "") for s in training.streams]
-    shards = ShardTable.build(
-        [name for index in indices for name in index.shards],
-        [samples for index in indices for samples in index.samples],
-        np.repeat(np.arange(len(indices)), [len(index.shards) for index in indices]),
-        stream_names(places),
-    )
+    shards = table_of(training.streams, indices)
     sizes = np.array([sum(index.samples) for index in indices], np.int64)
     choose = choose_per_stream(
         [stream.weight for stream in training.streams],
@@ -88,6 +83,25 @@ def prepare(training: TrainYaml, labels: Any = None) -> Prepared:
     targets = np.array([resolve_target(phase.shares, label_map.names, own) for phase in config.target])
     check_rules(config.alarm.rules, label_map.names)
     return Prepared(training, config, indices, shards, label_map, choose, label_counts, own, targets)
+
+
+def table_of(streams: Sequence[StreamSource], indices: Sequence[StreamIndex]) -> ShardTable:
+    """The shards of a dataset, named as those of a live one.
+
+    Args:
+        streams: Its streams.
+        indices: Each stream's index.json.
+
+    Raises:
+        DatasetError: A shard is listed twice.
+    """
+    places = [os.path.join(s.remote or s.local or "", s.split or "") for s in streams]
+    return ShardTable.build(
+        [name for index in indices for name in index.shards],
+        [samples for index in indices for samples in index.samples],
+        np.repeat(np.arange(len(indices)), [len(index.shards) for index in indices]),
+        stream_names(places),
+    )
 
 
 def _epoch_size(value: Any) -> int | None:
