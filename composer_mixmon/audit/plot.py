@@ -9,14 +9,11 @@ import numpy as np
 from composer_mixmon.audit.along import Along
 from composer_mixmon.audit.report import Audit
 from composer_mixmon.audit.sweep import BLOCKED
+from composer_mixmon.colours import ALARM, GREY, PALETTE, literal
 from composer_mixmon.plotting import new_figure, save
-from composer_mixmon.printing import printable
 
 __all__ = ["plot_audit"]
 
-# Okabe and Ito's colours, told apart by colour-blind readers too.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-_ALARM = "#D55E00"
 _ALARMS_SHOWN = 20
 _COLUMNS = 1000  # deviations drawn: of more batches, each column shows the highest
 
@@ -38,7 +35,7 @@ def plot_audit(audit: Audit, file: str) -> None:
     for number, alarm in enumerate(audit.along.alarms[:_ALARMS_SHOWN]):
         for panel in (above, below):
             label = "alarm" if number == 0 and panel is below else None
-            panel.axvline(alarm.batch, color=_ALARM, linewidth=1, linestyle="--", label=label)
+            panel.axvline(alarm.batch, color=ALARM, linewidth=1, linestyle="--", label=label)
     below.legend(
         loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=4, fontsize=9, borderaxespad=0
     )
@@ -64,9 +61,9 @@ def _draw_shares(panel: Any, audit: Audit) -> None:
     x = along.first + along.points
     full = along.length[along.points] == min(along.window, len(along))
     strays = np.abs(along.shares - along.targets)[full].max(axis=0, initial=0)
-    shown: list[int] = sorted(np.argsort(-strays, kind="stable")[: len(_COLOURS)].tolist())
-    for label, colour in zip(shown, _COLOURS, strict=False):
-        name = _literal(audit.plan.names[label])
+    shown: list[int] = sorted(np.argsort(-strays, kind="stable")[: len(PALETTE)].tolist())
+    for label, colour in zip(shown, PALETTE, strict=False):
+        name = literal(audit.plan.names[label])
         panel.plot(x[full], along.shares[full, label], color=colour, linewidth=1.3, label=name)
         panel.plot(x, along.targets[:, label], color=colour, linewidth=1, linestyle=":")
     more = len(audit.plan.names) - len(shown)
@@ -85,17 +82,11 @@ def _draw_deviation(panel: Any, along: Along, tolerance: float | None) -> None:
     highest = np.maximum.reduceat(np.where(np.isfinite(along.excess), along.deviation, np.nan), edges)
     x = along.first + np.minimum(edges + step, len(along)) - 1
     panel.fill_between(
-        x, np.maximum.reduceat(along.noise, edges), color="#999999", alpha=0.35, label="noise floor"
+        x, np.maximum.reduceat(along.noise, edges), color=GREY, alpha=0.35, label="noise floor"
     )
     panel.plot(x, highest, color="black", linewidth=1.2, label="deviation")
     if tolerance is not None:
-        panel.axhline(tolerance, color="#999999", linewidth=1, linestyle=":", label="tolerance")
+        panel.axhline(tolerance, color=GREY, linewidth=1, linestyle=":", label="tolerance")
     panel.set_ylabel("deviation")
     panel.set_ylim(bottom=0)
     panel.grid(alpha=0.25)
-
-
-def _literal(text: str) -> str:
-    """A name in a legend: no mathematics, and no leading underscore, which would hide it."""
-    shown = printable(text).replace("$", r"\$")
-    return f" {shown}" if shown.startswith("_") else shown
