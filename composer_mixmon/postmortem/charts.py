@@ -37,6 +37,7 @@ _ALARMS = 20
 _RESUMPTIONS = 50
 _NARROWEST = 0.003  # of the run: a shorter window is shaded as wide as this, or nobody would see it
 _OUTLIER = 4.0  # a loss this many times as far above its lowest as all but a hundredth is off the chart
+_HUGE = 1e100  # losses beyond this would overflow on the way to the axis
 _WIDE = 20.0  # ratio of dispersions from which on the axis is logarithmic
 _DPI = 130
 # Fonts with Chinese, Japanese and Korean signs, on Linux, macOS and Windows.
@@ -107,7 +108,7 @@ def legible() -> Generator[None]:
 
     installed = set(font_manager.get_font_names())
     fonts = ["DejaVu Sans", *(name for name in _FONTS if name in installed)]
-    settings: Any = {"font.family": fonts, "svg.fonttype": "path"}
+    settings: Any = {"font.family": fonts, "svg.fonttype": "path", "svg.hashsalt": "mixmon"}
     with mpl.rc_context(settings), warnings.catch_warnings():  # pyright: ignore[reportUnknownMemberType]
         # Without such a font a box is drawn for each sign, and the tables have the name.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
@@ -181,12 +182,13 @@ def _draw_shares(panels: list[Any], series: Series, tolerance: float) -> None:
 
 
 def _draw_loss(panel: Any, series: Series) -> None:
-    _band(panel, series.edges, series.loss, "#555555", "loss")
+    loss = np.clip(series.loss, -_HUGE, _HUGE)
+    _band(panel, series.edges, loss, "#555555", "loss")
     if np.isfinite(series.trend).any():
         _steps(panel, series.edges, series.trend, color=PALETTE[3], linewidth=1.5, label="trend")
     panel.set_ylabel("loss")
-    highest = series.loss[:, 2][np.isfinite(series.loss[:, 2])]
-    low = float(series.loss[np.isfinite(series.loss)].min())
+    highest = loss[:, 2][np.isfinite(loss[:, 2])]
+    low = float(np.nanmin(loss))
     usual = float(np.quantile(highest, 0.99))
     if highest.max() - low > _OUTLIER * (usual - low) > 0:
         panel.set_ylim(top=usual + 0.1 * (usual - low))

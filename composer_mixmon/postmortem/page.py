@@ -6,6 +6,7 @@ import base64
 import importlib.util
 import io
 import os
+import re
 import tempfile
 from importlib import resources
 from pathlib import Path
@@ -115,12 +116,13 @@ def _embed(name: str, chart: Chart) -> Markup:
 
 
 def _svg(name: str, chart: Chart) -> str:
-    """The SVG element alone, with what it shows in words."""
+    """The SVG element alone, without its XML namespaces, and with what it shows in words."""
     from markupsafe import escape
 
     text = _saved(
         chart, "svg", dpi=_DPI, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
     ).decode()
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)  # matplotlib repeats the names there
     opening, _, rest = text[text.index("<svg ") :].partition(">")
     view = opening[opening.index("viewBox=") :].split('"')[1]
     title, description = escape(printable(chart.title)), escape(printable(chart.text))

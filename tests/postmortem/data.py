@@ -37,6 +37,7 @@ HOSTILE = (
     "a\x1b[2J\x00\r\n\u202e\u2066gnp.exe",
     "</style></title><base href=//evil.example>",
     "{{ 7 * 7 }}{% raw %}",
+    "--><svg onload=alert(1)>",
     "_$\\frac{a$ [red]x[/red]",
     "\ud800 url(https://evil.example/x) &lt;b&gt;",
 )
