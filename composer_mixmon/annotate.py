@@ -24,6 +24,7 @@ class Annotation(NamedTuple):
 
     Attributes:
         ids: Sample ids, int64 (samples,).
+        labels: Their labels, int64 (samples,).
         counts: Samples of each label, int64 (labels,).
         tokens: Their tokens, int64 (labels,), or ``None`` if the batch does not tell.
         order: The rank batch's part of the order hash, a signed 64-bit number.
@@ -32,6 +33,7 @@ class Annotation(NamedTuple):
     """
 
     ids: Ints
+    labels: Ints
     counts: Ints
     tokens: Ints | None
     order: int
@@ -86,4 +88,4 @@ class Annotator:
         counts = np.bincount(labels, minlength=label_count)
         tokens = None if told is None else np.bincount(labels, told, label_count).astype(np.int64)
         order, digest = order_hash(ids, self._first_position), set_hash(ids)
-        return Annotation(ids, counts, tokens, order, digest, self._spots.pick(ids))
+        return Annotation(ids, labels, counts, tokens, order, digest, self._spots.pick(ids))

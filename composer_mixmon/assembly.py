@@ -22,7 +22,7 @@ from composer_mixmon.dataset import check_column, draw_settings, own_shares, run
 from composer_mixmon.expect import expectations
 from composer_mixmon.label_file import label_by_file
 from composer_mixmon.labels import LabelMap
-from composer_mixmon.monitor import Monitor, Rider
+from composer_mixmon.monitor import Monitor
 from composer_mixmon.replay.samplers import biased_sampler
 from composer_mixmon.resolve import check_rules, labels_in_targets, resolve_labels, resolve_target
 from composer_mixmon.shards import ShardTable
@@ -49,13 +49,12 @@ class Assembly:
     remarks: tuple[str, ...]
 
 
-def assemble(config: MonitorConfig, loader: Any, rider: Rider | None = None) -> Assembly:
+def assemble(config: MonitorConfig, loader: Any) -> Assembly:
     """Put a monitor together.
 
     Args:
         config: The settings.
         loader: A DataLoader over a ``StreamingDataset`` or a map-style dataset.
-        rider: What else is added up over the ranks.
 
     Raises:
         MixmonError: The settings do not fit the dataset.
@@ -68,7 +67,7 @@ def assemble(config: MonitorConfig, loader: Any, rider: Rider | None = None) -> 
     check_rules(alarm.rules, names)
     known = targets[0] if own is None else own
     finding, phases = expectations(alarm, names, known, targets, **draw_settings(loader))
-    monitor = Monitor(names, phases, config.window, config.interval, alarm.rules, rider)
+    monitor = Monitor(names, phases, config.window, config.interval, alarm.rules)
     remarks = [text for text in (remark, finding) if text]
     if len(names) == 1:
         remarks.append(
@@ -129,6 +128,7 @@ def run_config(config: MonitorConfig, parts: Assembly, loader: Any) -> dict[str,
         "target": [{"from": phase.start, "shares": target.tolist()} for phase, target in phases],
         "window": config.window,
         "log_interval": config.interval,
+        "loss_every": config.loss,
         "alarm": {
             "tolerance": alarm.tolerance,
             "false_alarm_every": alarm.false_alarm_every,

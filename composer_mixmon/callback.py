@@ -27,6 +27,7 @@ from composer_mixmon.errors import ConfigError, DatasetError, MixmonError, Mixtu
 from composer_mixmon.integrity.finding import Finding
 from composer_mixmon.integrity.live import watch_data
 from composer_mixmon.integrity.watch import Batch, Integrity
+from composer_mixmon.label_loss import LabelLoss
 from composer_mixmon.ledger.keeper import Keeper
 from composer_mixmon.monitor import Monitor
 from composer_mixmon.packed import PackedTap, find_packer
@@ -55,6 +56,7 @@ class _Watch:
     integrity: Integrity | None
     first_position: int | None  # of this rank's samples in the global batch; None: another rank counts them
     settings: dict[str, Any]  # what the run's config is told
+    losses: LabelLoss | None = None
 
 
 class MixMon(Callback):
@@ -84,6 +86,9 @@ class MixMon(Callback):
     |                                    | rounded up to whole intervals, where the batches tell tokens      |
     +------------------------------------+-------------------------------------------------------------------+
     | ``mixmon/tokens/deviation``        | Total variation distance of these shares from the target          |
+    +------------------------------------+-------------------------------------------------------------------+
+    | ``mixmon/loss/<label>``            | Mean loss of the label's tokens, with ``loss``, over the chosen   |
+    |                                    | batches that have been trained on since the last log              |
     +------------------------------------+-------------------------------------------------------------------+
     | ``mixmon/evidence``                | log10 of the evidence against "no share is further from its       |
     |                                    | target than the tolerance"; an alarm at that of false_alarm_every |
@@ -130,6 +135,11 @@ class MixMon(Callback):
             ``{"plan": True, "repeats": False}``: ``plan`` compares every batch with what the settings imply,
             ``repeats`` looks for repeats, gaps, overlaps between ranks and epochs of the same order. What
             they find is an alarm event.
+        loss: ``{"every": "50ba"}`` takes the loss by label on every 50th batch, from the first on, out of
+            the logits and labels of the step itself: cross entropy in nats a token, of masked, causal and
+            sparse prediction. It has to be the loss that the step has computed, or a named part of that:
+            where it is not, for the sake of label smoothing, say, one warning says so and none is logged.
+            ``True``: as written here; ``None`` or ``False``: none is taken.
 
     Raises:
         ConfigError: A setting is wrong, here or, where the dataset is needed to know, at the start of fit.
@@ -144,8 +154,11 @@ class MixMon(Callback):
         alarm: Any = None,
         ledger: Any = True,
         integrity: Any = True,
+        loss: Any = None,
     ) -> None:
-        self._config = MonitorConfig.read(labels, target, window, log_interval, alarm, ledger, integrity)
+        self._config = MonitorConfig.read(
+            labels, target, window, log_interval, alarm, ledger, integrity, loss
+        )
         self._ledger = Keeper(self._config.ledger)
         self._actions = Actions(self._config.alarm.actions)
         self._saved: dict[str, Any] = {}
@@ -186,14 +199,30 @@ class MixMon(Callback):
             with self._guard(watch):
                 self._log(logger, watch, watch.monitor.draft(batch, watch.ranks.add_up))
 
+    def before_train_batch(self, state: State, logger: Logger) -> None:
+        """The batch's microbatches begin, perhaps once more."""
+        watch = self._watch
+        if watch is not None and watch.losses:
+            with self._guard(watch):
+                watch.losses.restart()
+
+    def after_loss(self, state: State, logger: Logger) -> None:
+        """Take the loss of a microbatch by label."""
+        watch = self._watch
+        if watch is not None and watch.losses:
+            with self._guard(watch):
+                watch.losses.take(state.outputs, state.batch, state.loss)
+
     def batch_end(self, state: State, logger: Logger) -> None:
         """Count the batch, now that it has been trained on; act on the alarms of the interval."""
         watch = self._watch
         if watch is None:
             return
         with self._guard(watch):
-            batch, epoch = int(state.timestamp.batch) - 1, int(state.timestamp.epoch)
-            alarms = watch.monitor.done(batch, epoch, _loss(state))
+            batch, epoch, loss = int(state.timestamp.batch) - 1, int(state.timestamp.epoch), _loss(state)
+            alarms = watch.monitor.done(batch, epoch, loss)
+            if watch.losses:
+                watch.losses.done(math.isfinite(loss))
             self._act(watch, [*alarms, *_settle(watch, batch)], state, logger)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
@@ -237,8 +266,11 @@ class MixMon(Callback):
         with self._guard(watch):
             books = watch.monitor.state_dict(watch.ranks.add_up)
             self._keep(watch)  # before the checkpoint is written: a run resumed from it goes on behind it
-            integrity = watch.integrity.state_dict() if watch.integrity else {}
-            return books | {"ledger": self._ledger.run, "integrity": integrity}
+            if watch.losses:
+                watch.losses.flush(watch.ranks.add_up)
+            checks = {"integrity": watch.integrity, "loss": watch.losses}
+            saved = {name: part.state_dict() if part else {} for name, part in checks.items()}
+            return books | {"ledger": self._ledger.run} | saved
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -289,18 +321,23 @@ class MixMon(Callback):
         if sum(isinstance(callback, MixMon) for callback in state.callbacks) > 1:
             mend = "their metrics and saved counts would mix: give the Trainer one"
             raise ConfigError("callbacks", "two MixMon", mend)
+        if packer is not None and self._config.loss:
+            mend = "the rows of packed batches are no samples, whose losses could be told apart: leave it out"
+            raise ConfigError("loss", f"every {self._config.loss}ba", mend)
         self._actions.check(state)
         self._ledger.check(state)
-        parts, integrity = self._assemble(loader, state, packer is not None)
+        parts, integrity, losses = self._assemble(loader, state, packer is not None)
         if self._saved:
             try:
                 parts.monitor.load_state_dict(self._saved)
                 if integrity and self._saved.get("integrity"):
                     integrity.books.load_state_dict(self._saved["integrity"])
+                if losses and self._saved.get("loss"):
+                    losses.load_state_dict(self._saved["loss"])
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 log.warning("mixmon counts afresh, for it cannot go on from the saved counts: %s", error)
                 # not from what was loaded up to there
-                parts, integrity = self._assemble(loader, state, packer is not None)
+                parts, integrity, losses = self._assemble(loader, state, packer is not None)
         if dist.get_global_rank() == 0:
             for remark in parts.remarks:
                 log.warning("mixmon: %s", remark)
@@ -317,19 +354,30 @@ class MixMon(Callback):
             integrity,
             None if copy else first_position,
             settings,
+            losses,
         )
 
-    def _assemble(self, loader: Any, state: State, packed: bool) -> tuple[Assembly, Integrity | None]:
+    def _assemble(
+        self, loader: Any, state: State, packed: bool
+    ) -> tuple[Assembly, Integrity | None, LabelLoss | None]:
         """The books and the checks of a DataLoader, empty; the order of packed sequences is not checked."""
         wanted = None if packed else self._config.integrity
         integrity = watch_data(wanted, loader, state) if wanted else None
-        return assemble(self._config, loader, integrity), integrity
+        parts, every = assemble(self._config, loader), self._config.loss
+        losses = LabelLoss(parts.labels.names, every, dist.get_global_rank() == 0) if every else None
+        for rider in filter(None, (integrity, losses)):
+            parts.monitor.carry(rider)
+        return parts, integrity, losses
 
     def _finish(self, watch: _Watch, state: State, logger: Logger) -> None:
         """Close the interval early: the run, or a phase of it, is over."""
         batch = int(state.timestamp.batch) - 1
         figures, alarms = watch.monitor.finish(batch, watch.ranks.add_up)
+        if watch.losses:
+            watch.losses.flush(watch.ranks.add_up)
         self._log(logger, watch, figures)
+        if watch.losses:
+            watch.losses.settle()
         self._act(watch, [*alarms, *_settle(watch, batch)], state, logger)
 
     def _act(self, watch: _Watch, alarms: Sequence[Alarm], state: State, logger: Logger) -> None:
@@ -344,10 +392,12 @@ class MixMon(Callback):
         self._ledger.write(watch.monitor.drain(), target, [alarm.to_dict() for alarm in alarms])
 
     def _log(self, logger: Logger, watch: _Watch, figures: dict[str, float]) -> None:
+        if figures and watch.integrity:
+            found = watch.integrity.metrics
+            figures |= found | {_ALARMS: figures[_ALARMS] + found[_ALARMS]}
+        if watch.losses:
+            figures |= watch.losses.report()
         if figures:
-            if watch.integrity:
-                found = watch.integrity.metrics
-                figures |= found | {_ALARMS: figures[_ALARMS] + found[_ALARMS]}
             self._tell(lambda: logger.log_metrics(figures))
 
     def _tell(self, log_it: Callable[[], None]) -> None:
@@ -415,6 +465,8 @@ def _take(watch: _Watch, state: State) -> npt.NDArray[np.int64]:
             "the ids of a batch are missing: its samples did not come one by one from the dataset"
         )
     watch.shards.put(batch, known.ids)
+    if watch.losses:
+        watch.losses.put(batch, None if watch.first_position is None else known.labels)
     if watch.first_position is not None:
         watch.monitor.put(known.counts, known.tokens, known.order)
     else:

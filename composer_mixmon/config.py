@@ -29,6 +29,7 @@ __all__ = [
     "label_name",
     "parse_alarm",
     "parse_labels",
+    "parse_loss",
     "parse_target",
     "plain",
 ]
@@ -149,6 +150,7 @@ class MonitorConfig:
         alarm: Rules and actions.
         ledger: Whether and where a ledger is kept.
         integrity: What is looked for in the sample ids themselves.
+        loss: Batches from one whose loss is taken by label to the next; ``None``: it is not taken.
     """
 
     labels: tuple[str, Any]
@@ -158,6 +160,7 @@ class MonitorConfig:
     alarm: AlarmConfig
     ledger: LedgerConfig
     integrity: IntegrityConfig
+    loss: int | None
 
     @classmethod
     def read(
@@ -169,6 +172,7 @@ class MonitorConfig:
         alarm: Any = None,
         ledger: Any = True,
         integrity: Any = True,
+        loss: Any = None,
     ) -> MonitorConfig:
         """Read the settings as the user wrote them.
 
@@ -183,6 +187,7 @@ class MonitorConfig:
             parse_alarm(alarm),
             parse_ledger(plain(ledger)),
             parse_integrity(plain(integrity)),
+            parse_loss(plain(loss)),
         )
 
 
@@ -378,6 +383,18 @@ def parse_alarm(value: Any) -> AlarmConfig:
         tuple(_rule(f"alarm.rules[{i}]", rule) for i, rule in enumerate(rules)),
         tuple(map(_action, listed)),
     )
+
+
+def parse_loss(value: Any) -> int | None:
+    """Read ``loss``: how many batches apart it is taken by label, or ``None`` if it is not.
+
+    Raises:
+        ConfigError: No mapping with a number of batches as ``every``, true or false.
+    """
+    if value is None or value is False:
+        return None
+    spec = _keys("loss", {} if value is True else value, {"every": "50ba"})
+    return batches("loss.every", spec["every"])
 
 
 def _action(value: Any) -> Any:

@@ -85,7 +85,6 @@ class Monitor:
         window: Batches in the window.
         interval: Batches between two additions over the ranks.
         rules: The alarm's plain thresholds.
-        rider: What else is added up over the ranks, at the same time.
 
     Attributes:
         phase: Index of the part that the run is in.
@@ -98,14 +97,13 @@ class Monitor:
         window: int,
         interval: int,
         rules: tuple[Rule, ...] = (),
-        rider: Rider | None = None,
     ) -> None:
         self.names = names
         self.phase = 0
         self._phases = tuple(phases)
         self._window = window
         self._rules = rules
-        self._rider = rider
+        self._riders: list[Rider] = []
         self._mixture = Mixture(self._phases[0].target, window)
         self._tokens = TokenMixture(len(names), window)
         self._expect()
@@ -124,6 +122,10 @@ class Monitor:
         self._evidence = Evidence(settings) if settings else None
         rules = (*self._rules, evidence_rule(settings.threshold)) if settings else self._rules
         self._alarms = Alarms(rules, self.names, self._phases[self.phase].target, self._window)
+
+    def carry(self, rider: Rider) -> None:
+        """Have further numbers travel, on every rank in the same order; before the first batch."""
+        self._riders.append(rider)
 
     def enter(self, phase: int) -> None:
         """Go on to another part of the run: a new window and new evidence, the same alarms.
@@ -258,12 +260,13 @@ class Monitor:
 
     def _with_waiting(self, waiting: int, add_up: AddUp) -> Rows:
         """What was added up before and the first ``waiting`` rows, which are added up now."""
-        table, rider = self._rows.table, self._rider
-        part = rider.part(waiting) if rider else np.zeros(0, np.int64)
-        total = add_up(np.concatenate([table.ravel(), part]))
-        if rider:
-            rider.receive(total[table.size :])
-        added = total[: table.size].reshape(table.shape)[:waiting]
+        table = self._rows.table
+        parts = [table.ravel(), *(rider.part(waiting) for rider in self._riders)]
+        ends = np.cumsum([len(part) for part in parts])
+        total, *sums = np.split(add_up(np.concatenate(parts)), ends[:-1])
+        for rider, part in zip(self._riders, sums, strict=True):
+            rider.receive(part)
+        added = total.reshape(table.shape)[:waiting]
         return Rows(len(self.names), np.concatenate([self._added.table, added]))
 
     def _draft_rows(self, batch: int, waiting: int, add_up: AddUp) -> dict[str, float]:

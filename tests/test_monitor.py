@@ -119,24 +119,28 @@ def test_foreign_state_is_refused(change: dict[str, object], message: str) -> No
 
 
 class Sums:
-    """A rider that counts the batches that it was asked for."""
+    """A rider that counts the batches that it was asked for, so many times each, in so many numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: int = 1) -> None:
+        self.times = times
         self.parts: list[int] = []
         self.totals: list[int] = []
 
     def part(self, batches: int) -> Counts:
         self.parts.append(batches)
-        return np.array([batches])
+        return np.full(self.times, self.times * batches)
 
     def receive(self, total: Counts) -> None:
+        assert total.tolist() == [total[0]] * self.times
         self.totals.append(int(total[0]))
 
 
-def test_rider_travels_with_every_addition() -> None:
-    """Its numbers are those of the batches added up, each once, whenever that happens."""
-    rider = Sums()
-    monitor = Monitor(("ja", "en"), [Expectation(EVEN)], 4, 4, (), rider)
+def test_riders_travel_with_every_addition() -> None:
+    """The numbers of each are those of the batches added up, each once, whenever that happens."""
+    rider, twice = Sums(), Sums(2)
+    monitor = build(interval=4)
+    monitor.carry(rider)
+    monitor.carry(twice)
     for batch in range(7):
         monitor.put(np.array([1, 2]))
         if batch == 3:
@@ -146,6 +150,7 @@ def test_rider_travels_with_every_addition() -> None:
         monitor.done(batch)
     monitor.finish(6, lambda table: table * 2)
     assert (rider.parts, rider.totals) == ([2, 2, 3], [4, 4, 6])
+    assert (twice.parts, twice.totals) == ([2, 2, 3], [8, 8, 12])
 
 
 def test_closed_batches_are_handed_out_once_with_their_losses() -> None:

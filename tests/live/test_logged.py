@@ -47,10 +47,11 @@ def loader(tmp_path: Path, collate: Any = as_dict) -> StreamingDataLoader:
     return StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=collate)
 
 
-def documented(labels: list[str]) -> set[str]:
-    """The keys in the table of MixMon's docstring."""
+def documented(labels: list[str], loss: bool = False) -> set[str]:
+    """The keys in the table of MixMon's docstring; ``loss``: those of the loss by label, too."""
     assert MixMon.__doc__ is not None
     keys = re.findall(r"^\s*\| ``(mixmon/[^`]*)``", MixMon.__doc__, re.MULTILINE)
+    keys = [key for key in keys if loss or not key.startswith("mixmon/loss/")]
     return {key.replace("<label>", label) for key in keys for label in labels}
 
 
