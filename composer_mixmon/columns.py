@@ -105,10 +105,13 @@ def find_column(column: str, shards: Iterable[Mapping[str, Any]]) -> list[str | 
     known: dict[str, None] = {}
     found: list[str | None] = []
     for shard in shards:
-        names, encodings = shard.get("column_names"), shard.get("column_encodings")
-        columns = shard.get("columns") if names is None else dict(zip(names, encodings or (), strict=False))
-        known.update(dict.fromkeys(columns or ()))
-        encoding = (columns or {}).get(column)
+        names: Any = shard.get("column_names")
+        encodings: Any = shard.get("column_encodings")
+        columns: Any = shard.get("columns") or {}
+        if names is not None:
+            columns = dict(zip(names, encodings, strict=True))
+        known.update(dict.fromkeys(columns))
+        encoding = columns.get(column)
         if encoding is not None and encoding not in _ENCODINGS:
             mend = f"the column is encoded as {encoding}: labels are str, int, intN, uintN, str_int or json"
             raise ConfigError("labels.column", column, mend)

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from composer_mixmon.errors import ConfigError
+from composer_mixmon.errors import ConfigError, DatasetError
 from composer_mixmon.label_file import shard_entry
 from composer_mixmon.label_scan.kept import Kept
 from composer_mixmon.label_scan.shard_column import MOST_VALUES, Shard, read_column
@@ -96,19 +96,20 @@ def _read(scan: Scan, column: str, path: Path, workers: int | None, stage: Stage
     tally = _Tally(column)
     with Kept(path, column, scan.sha256) as kept, stage(f"reading {column}", scan.table.total) as advance:
         resumed = len(kept.entries)
-        for entry in kept.entries.values():
-            tally.add(entry)
-            advance(entry[1])
-        left = [shard for shard in scan.shards if shard.number not in kept.entries]
-        with closing(_entries(left, column, workers)) as entries:
-            for number, entry in entries:
+        try:
+            for entry in kept.entries.values():
                 tally.add(entry)
-                kept.add(number, entry)
                 advance(entry[1])
-        if not set(tally.labels) - {UNLABELLED}:
+            left = [shard for shard in scan.shards if shard.number not in kept.entries]
+            with closing(_entries(left, column, workers)) as entries:
+                for number, entry in entries:
+                    tally.add(entry)
+                    kept.add(number, entry)
+                    advance(entry[1])
+            tally.check()
+        except ConfigError:  # it will never be a label file
             kept.discard()
-            mend = "no sample has a label there, which is printable text of 1 to 200 characters, or a number"
-            raise ConfigError("--column", column, mend)
+            raise
         kept.finish(column, len(scan.shards))
     return tally, resumed
 
@@ -152,6 +153,12 @@ class _Tally:
             mend = f"has more than {MOST_VALUES:,} values: labels are few; is it the right column?"
             raise ConfigError("--column", self._column, mend)
 
+    def check(self) -> None:
+        """Check that there are labels at all."""
+        if not set(self.labels) - {UNLABELLED}:
+            mend = "no sample has a label there, which is printable text of 1 to 200 characters, or a number"
+            raise ConfigError("--column", self._column, mend)
+
 
 def _entry(shard: Shard, column: str) -> tuple[int, list[Any]]:
     """The number of a shard and what the label file says of it."""
@@ -177,8 +184,10 @@ def _entries(
     try:
         yield from _in_processes(pool, iter(shards), column, 2 * workers)
     except BrokenProcessPool as error:
-        mend = "a process was killed, perhaps for want of memory: the same command goes on, try fewer"
-        raise ConfigError("--workers", workers, mend) from error
+        raise DatasetError(
+            "a process that read shards was killed, perhaps for want of memory: the same command goes on "
+            "where it was, try it with fewer --workers"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 

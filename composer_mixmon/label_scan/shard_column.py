@@ -22,7 +22,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from composer_mixmon.columns import label_of, value_in
-from composer_mixmon.errors import DatasetError, MixmonError
+from composer_mixmon.errors import ConfigError, DatasetError, MixmonError
 from composer_mixmon.labels import UNLABELLED
 
 __all__ = ["MOST_VALUES", "Part", "Shard", "read_column"]
@@ -83,7 +83,8 @@ def read_column(shard: Shard, column: str) -> tuple[list[str], Ints]:
         (samples,).
 
     Raises:
-        DatasetError: A file is missing or damaged, or there are too many values.
+        ConfigError: There are too many values.
+        DatasetError: A file is missing or damaged.
     """
     if shard.encoding is None or not shard.samples:
         return [UNLABELLED], np.zeros(shard.samples, np.int64)
@@ -104,14 +105,18 @@ class _Values:
     """Distinct values by the order in which they came."""
 
     def __init__(self, shard: Shard, column: str) -> None:
-        self._where = f"the shard {shard.name!r}: the column {column!r} has more than {MOST_VALUES:,} values"
+        self._column = column
+        self._mend = (
+            f"has more than {MOST_VALUES:,} values in the shard {shard.name!r}: labels are few; is it the "
+            "right column?"
+        )
         self.index: dict[Any, int] = {}
 
     def number(self, value: Any) -> int:
         """Number a value."""
         found = self.index.setdefault(value, len(self.index))
         if found >= MOST_VALUES:
-            raise DatasetError(f"{self._where}: labels are few; is it the right one?")
+            raise ConfigError("--column", self._column, self._mend)
         return found
 
 
@@ -167,9 +172,9 @@ def _json_values(shard: Shard, column: str, texts: Iterator[str]) -> Iterator[An
 
 
 def _cell_values(shard: Shard, column: str, texts: Iterator[str]) -> Iterator[Any]:
-    separator = {"csv": ",", "tsv": "\t"}.get(shard.info["format"]) or shard.info["separator"]
-    newline, place = len(shard.info["newline"]), shard.info["column_names"].index(column)
-    decode = int if shard.encoding == "int" else str
+    separator: str = {"csv": ",", "tsv": "\t"}.get(shard.info["format"]) or shard.info["separator"]
+    newline, place = len(shard.info["newline"]), int(shard.info["column_names"].index(column))
+    decode: Callable[[str], Any] = int if shard.encoding == "int" else str
     return (decode(text[:-newline].split(separator)[place]) for text in texts)
 
 

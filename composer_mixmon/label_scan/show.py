@@ -29,8 +29,8 @@ def print_built(built: Built, console: Console) -> None:
         share = built.mixed_samples / built.samples
         say(
             console,
-            f"note: {built.mixed_shards:,} of {built.shards:,} shards hold several labels, {share:.1%} of the "
-            "samples lie in them: they are labelled sample by sample",
+            f"note: {built.mixed_shards:,} of {built.shards:,} shards hold several labels, {share:.1%} of "
+            "the samples lie in them: they are labelled sample by sample",
         )
     if built.lacking:
         say(console, f"note: no column {built.column!r}, thus unlabelled: {', '.join(built.lacking)}")

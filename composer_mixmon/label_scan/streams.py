@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_mixmon.columns import find_column
-from composer_mixmon.errors import DatasetError
+from composer_mixmon.errors import DatasetError, MixmonError
 from composer_mixmon.fetch import as_path, is_local
 from composer_mixmon.label_scan.shard_column import Part, Shard
 from composer_mixmon.prepare import table_of
@@ -66,7 +66,9 @@ def plan_scan(dataset: str, column: str) -> Scan:
     try:
         encodings = find_column(column, infos)
         parts = [_files(stream, info) for stream in streams for info in stream.infos]
-    except (TypeError, AttributeError, KeyError) as error:
+    except MixmonError:
+        raise
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
         raise DatasetError(f"an {INDEX_NAME} is damaged ({error!r:.100}): copy it anew") from None
     _check_files(table, streams, parts)
     shards = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
+from click.testing import CliRunner
 from composer.loggers import InMemoryLogger
 from streaming import StreamingDataLoader, StreamingDataset
 from streaming.base.format.mds.reader import MDSReader
 from torch.utils.data import DataLoader, TensorDataset
 
 from composer_mixmon import MixMon
+from composer_mixmon.cli import main
 from composer_mixmon.errors import ConfigError, MixmonError
 from tests.live.column_data import (
     BARE,
@@ -181,6 +185,48 @@ def test_resumed_equals_uninterrupted(data: Path, tmp_path: Path, at: int) -> No
     mine, theirs = resumed.state_dict(), whole.state_dict()
     assert sum(theirs["mixture"]["run"]) > 0
     assert {**mine, "ledger": ""} == {**theirs, "ledger": ""}
+
+
+@pytest.fixture(scope="module")
+def built(data: Path) -> str:
+    """The label file of the two streams, as ``mixmon labels build`` writes it from their YAML."""
+    train = data / "train.yaml"
+    streams = {name: {"local": str(data / name)} for name in ("told", "bare")}
+    train.write_text(yaml.safe_dump({"dataset": {"streams": streams}}, sort_keys=False))
+    out = data / "labels.json"
+    arguments = ["labels", "build", str(train), "--column", "source", "--out", str(out)]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    return str(out)
+
+
+@pytest.mark.parametrize("kind", ["file", "column"])
+def test_a_built_file_tells_labels_and_shares(data: Path, built: str, kind: str) -> None:
+    """By the file alone or by the samples and the file, counts and the dataset's own shares are exact."""
+    labels = {"file": built} | ({"column": "source"} if kind == "column" else {})
+    witness, monitor = Witness(), by_source(labels=labels, target="auto", ledger=True)
+    fit(loader(data, num_workers=2), witness, monitor, duration="2ep", save_folder=str(data / kind))
+    names = monitor.state_dict()["labels"]
+    assert sorted(names) == ["en", "ja", "unlabelled", "web"]
+    sources = [[source_of(i) or "unlabelled" for i in ids] for ids in witness.batches]
+    assert rows(monitor).tolist() == [[of.count(name) for name in names] for of in sources]
+    all_sources = [source_of(i) or "unlabelled" for i in range(SAMPLES + BARE)]
+    (segment,) = (data / kind / "mixmon").glob("*/*.jsonl")
+    header = json.loads(segment.read_text().splitlines()[0])
+    shares = [all_sources.count(n) / len(all_sources) for n in names]
+    assert header["settings"]["own_shares"] == pytest.approx(shares, abs=1e-15)
+    assert header["target"] == header["settings"]["own_shares"]
+
+
+def test_a_file_that_does_not_know_all_values(data: Path, tmp_path: Path) -> None:
+    """A value that came into the data after the file was built counts as unlabelled."""
+    table = {"samples": [[0, SAMPLES, "ja"]]}
+    (tmp_path / "old.json").write_text(json.dumps(table))
+    labels = {"column": "source", "file": str(tmp_path / "old.json")}
+    witness, monitor = Witness(), by_source(labels=labels, target="auto")
+    fit(loader(data, streams="told"), witness, monitor)
+    assert monitor.state_dict()["labels"] == ["ja", "unlabelled"]
+    ja = [[source_of(i) for i in ids].count("ja") for ids in witness.batches]
+    assert rows(monitor).tolist() == [[n, len(ids) - n] for n, ids in zip(ja, witness.batches, strict=True)]
 
 
 def test_streams_without_the_column_are_told_of(data: Path, caplog: pytest.LogCaptureFixture) -> None:
