@@ -1,9 +1,10 @@
 """Masked-LM pretraining of a small ModernBERT on an MDS dataset, configured as ModernBERT's own main.py is.
 
-    python scripts/pretrain.py yamls/demo-ordered.yaml [key.sub=value ...]
+    python scripts/pretrain.py yamls/demo-ordered.yaml [more.yaml ...] [key.sub=value ...]
 
-The YAML names callbacks, loggers, optimizer and scheduler; dotted arguments override it. It runs on CPU or
-GPU, on one process or under the ``composer`` launcher. mixmon is one line here, in :func:`build_callback`.
+The YAML names callbacks, loggers, optimizer and scheduler; further ones and dotted arguments override it, in
+turn. It runs on CPU or GPU, on one process or under the ``composer`` launcher. mixmon is one line here, in
+:func:`build_callback`.
 """
 
 from __future__ import annotations
@@ -171,6 +172,8 @@ def build_trainer(cfg: DictConfig) -> Trainer:
         save_num_checkpoints_to_keep=cfg.get("save_num_checkpoints_to_keep", -1),
         save_overwrite=cfg.get("save_overwrite", False),
         load_path=cfg.get("load_path"),
+        load_ignore_keys=cfg.get("load_ignore_keys"),
+        spin_dataloaders=cfg.get("spin_dataloaders", True),
     )
 
 
@@ -179,9 +182,16 @@ def as_dict(cfg: DictConfig) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
 
 
-def load_config(path: str, overrides: list[str]) -> DictConfig:
-    """Read the YAML and apply dotted overrides. ``callbacks.mixmon=null`` takes a callback or logger out."""
-    cfg: Any = OmegaConf.merge(OmegaConf.load(path), OmegaConf.from_cli(overrides))
+def load_config(path: str | Path, overrides: list[str]) -> DictConfig:
+    """Read the YAML and apply further ones and dotted overrides, in turn.
+
+    ``callbacks.mixmon=null`` takes a callback or logger out.
+    """
+    parts = [
+        OmegaConf.load(part) if part.endswith(".yaml") and "=" not in part else OmegaConf.from_dotlist([part])
+        for part in overrides
+    ]
+    cfg: Any = OmegaConf.merge(OmegaConf.load(path), *parts)
     for group in ("callbacks", "loggers"):
         for name in [name for name, kwargs in cfg[group].items() if kwargs is None]:
             del cfg[group][name]
