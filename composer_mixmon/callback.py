@@ -250,13 +250,12 @@ class MixMon(Callback):
     def close(self, state: State, logger: Logger) -> None:
         """Let go of the DataLoader."""
         del state, logger
-        self._ledger.close()
-        self._actions.close()
         self._closed, self._saved = True, {}
-        if self._watch is not None:
-            self._watch.tap.detach()
-            if self._watch.integrity:
-                self._watch.integrity.stop()
+        for end in (self._ledger.close, self._actions.close, *_ends(self._watch)):
+            try:
+                end()
+            except Exception as error:
+                log.warning("mixmon: at the end of the run: %r", error, exc_info=error)
 
     def state_dict(self) -> dict[str, Any]:
         """The books over all ranks, as plain types; Composer asks every rank at the same time."""
@@ -306,7 +305,8 @@ class MixMon(Callback):
         if error is not None:
             self._let_go()
         elif self._watch is not None:
-            self._begin_ledger(self._watch, state, resumed=watch is None and state.timestamp.batch > 0)
+            with self._guard(self._watch):
+                self._begin_ledger(self._watch, state, resumed=watch is None and state.timestamp.batch > 0)
         return error
 
     def _begin_ledger(self, watch: _Watch, state: State, resumed: bool) -> None:
@@ -434,12 +434,16 @@ class MixMon(Callback):
     def _let_go(self) -> None:
         """Monitoring is over for good."""
         watch, self._watch, self._saved, self._off = self._watch, None, {}, True
-        self._ledger.drop()
-        if watch is not None:
+        for end in (self._ledger.drop, *_ends(watch)):
             with suppress(Exception):  # what is left on costs nothing but time
-                watch.tap.detach()
-                if watch.integrity:
-                    watch.integrity.stop()
+                end()
+
+
+def _ends(watch: _Watch | None) -> list[Callable[[], None]]:
+    """What ends the watching of a DataLoader."""
+    if watch is None:
+        return []
+    return [watch.tap.detach, *([watch.integrity.stop] if watch.integrity else [])]
 
 
 def _settle(watch: _Watch, batch: int) -> list[Finding]:

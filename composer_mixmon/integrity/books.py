@@ -308,9 +308,14 @@ class Books:
         return self._together(exact, max(0, missing - excused))
 
     def _together(self, exact: int, spots: int) -> int:
-        """Samples at fault for certain, or those that spots stand for, where they are clearly more."""
+        """Samples at fault for certain, or those that spots stand for, where they are clearly more.
+
+        Of n samples, n / stride are spots on average, with a variance of n / stride · (1 − 1 / stride) if
+        they are drawn at random: none where every sample is a spot.
+        """
         stride = self._sampled.stride if self._sampled else 1
-        explained = exact / stride + 4 * math.sqrt(exact / stride + (exact > 0))
+        mean = exact / stride
+        explained = mean + 4 * math.sqrt((mean + (exact > 0)) * (1 - 1 / stride))
         return spots * stride if spots > explained else exact
 
     def _note_order(self) -> None:

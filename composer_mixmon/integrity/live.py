@@ -119,17 +119,21 @@ class _Streamed:
                 settings = Settings.of_dataset(dataset, ours, drop_last=self._loader.drop_last)
                 plan = Plan(settings, ours, epoch, first)
             except MixmonError as error:
-                if rank == 0:
-                    log.warning("mixmon: the samples are not compared with a plan: %s", error)
+                self._say("the samples are not compared with a plan: %s", error)
                 return Pass(epoch, first, None, None, 0, 0)
         finally:
             vars(dataset).update(before)
         check = PlanCheck(plan, rank) if self._plan else None
-        if check and not plan.affordable and not self._said and rank == 0:
-            log.warning("mixmon: the plan is large: only the first batches are compared with it")
-            self._said = True
+        if check and not plan.affordable:
+            self._say("the plan is large: only the first batches of each epoch are compared with it")
         setup = _digest(repr((settings, epoch, first)))
         return Pass(epoch, first, course_of(plan, first), check, plan.global_batch, setup)
+
+    def _say(self, text: str, *details: object) -> None:
+        """Tell the user of the plan, on one rank and once in a run."""
+        if not self._said and dist.get_global_rank() == 0:
+            log.warning(f"mixmon: {text}", *details)
+        self._said = True
 
     def _units(self) -> int:
         """Parts of batches of an epoch."""

@@ -111,6 +111,7 @@ class Integrity:
         self._pass: Pass | None = None
         self._passes = 0
         self._told = 0  # mismatches of the pass that have been handed out
+        self._plan_failed = False
         self._otherwise = False  # this rank's pass follows from other things than rank 0's
         self._detail: Detail | None = None
         self._detail_told = False
@@ -283,7 +284,10 @@ class Integrity:
         try:
             plan.poll()
         except Exception as error:  # settings that StreamingDataset takes and the replay does not
-            log.warning("mixmon cannot compare the samples of epoch %d with the plan: %r", now.epoch, error)
+            if not self._plan_failed:
+                text = "mixmon cannot compare the samples of epoch %d with the plan: %r"
+                log.warning(text, now.epoch, error)
+            self._plan_failed = True
             self._pass = replace(now, plan=None)
             return
         if not self._otherwise:  # or every batch has counted when it was put

@@ -92,7 +92,8 @@ class Keeper:
         if not self._config.kept or not (self._config.folder or self._saver):
             return
         self.run = safe_name(saved_run) if isinstance(saved_run, str) and saved_run else ""
-        if dist.get_global_rank() == 0:
+
+        def open_segment() -> Writer:
             self.run = self.run or name_run(state.run_name)
             stamp = state.timestamp
             header = Header(
@@ -107,7 +108,10 @@ class Keeper:
                 tuple(target.tolist()),
                 settings,
             )
-            self._writer = self._try(lambda: self._open(header, state))
+            return self._open(header, state)
+
+        if dist.get_global_rank() == 0:
+            self._writer = self._try(open_segment)
         names = [(self.run, self._writer.path.name if self._writer else "")]
         dist.broadcast_object_list(names, src=0)
         self.run, segment = names[0]

@@ -120,6 +120,16 @@ def test_two_ranks_with_the_same_batches():
     assert "rank overlap" in rules(twins.found)
 
 
+@pytest.mark.parametrize(("samples", "overlap"), [(640, 20), (20_000, 16)])
+def test_two_ranks_with_the_same_batches_in_a_short_interval(samples, overlap):
+    """Too few samples to be called equal sets count by their spots, where each sample is one: exactly."""
+    twins = run(samples=samples)
+    twins.interval = 4
+    twins.train(0, stop=5, tamper=lambda ranks: [ranks[0], ranks[0], ranks[2], ranks[3]])
+    twins.settle()
+    assert twins.metrics["rank_overlap"] == overlap
+
+
 def test_ranks_with_the_same_data_in_other_orders():
     """Overlap of what comes at different times on different ranks is seen by the spots."""
     apart = run()
