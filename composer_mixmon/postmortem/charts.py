@@ -36,9 +36,9 @@ _EFFECTS = 20
 _ALARMS = 20
 _RESUMPTIONS = 50
 _NARROWEST = 0.003  # of the run: a shorter window is shaded as wide as this, or nobody would see it
-_OUTLIER = 4.0  # a loss this many times as far above its lowest as all but a hundredth is off the chart
+_OUTLIER = 4.0  # a loss this many times as far off as all but a hundredth are is off the chart
 _HUGE = 1e100  # losses beyond this would overflow on the way to the axis
-_WIDE = 20.0  # ratio of dispersions from which on the axis is logarithmic
+_WIDE = 20.0  # dispersion from which on the axis is logarithmic above 1
 _DPI = 130
 # Fonts with Chinese, Japanese and Korean signs, on Linux, macOS and Windows.
 _FONTS = (
@@ -108,7 +108,7 @@ def legible() -> Generator[None]:
 
     installed = set(font_manager.get_font_names())
     fonts = ["DejaVu Sans", *(name for name in _FONTS if name in installed)]
-    settings: Any = {"font.family": fonts, "svg.fonttype": "path", "svg.hashsalt": "mixmon"}
+    settings: Any = {"font.family": fonts, "svg.fonttype": "path"}
     with mpl.rc_context(settings), warnings.catch_warnings():  # pyright: ignore[reportUnknownMemberType]
         # Without such a font a box is drawn for each sign, and the tables have the name.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
@@ -187,13 +187,22 @@ def _draw_loss(panel: Any, series: Series) -> None:
     if np.isfinite(series.trend).any():
         _steps(panel, series.edges, series.trend, color=PALETTE[3], linewidth=1.5, label="trend")
     panel.set_ylabel("loss")
-    highest = loss[:, 2][np.isfinite(loss[:, 2])]
-    low = float(np.nanmin(loss))
-    usual = float(np.quantile(highest, 0.99))
-    if highest.max() - low > _OUTLIER * (usual - low) > 0:
-        panel.set_ylim(top=usual + 0.1 * (usual - low))
-        text = f"up to {highest.max():.3g}: off the chart"
-        panel.annotate(text, (0.995, 0.95), xycoords="axes fraction", ha="right", va="top", fontsize=8)
+    _leave_outliers(panel, loss)
+
+
+def _leave_outliers(panel: Any, loss: Floats) -> None:
+    """Set the axis so that single losses do not flatten all others, and say where they are."""
+    known = loss[np.isfinite(loss[:, 1])]
+    usual_low, usual_high = float(np.quantile(known[:, 0], 0.01)), float(np.quantile(known[:, 2], 0.99))
+    lowest, highest = float(known[:, 0].min()), float(known[:, 2].max())
+    reach, margin = _OUTLIER * (usual_high - usual_low), 0.1 * (usual_high - usual_low)
+    above, below = highest - usual_low > reach > 0, usual_high - lowest > reach > 0
+    low, high = usual_low if below else lowest, usual_high if above else highest
+    if above or below:
+        panel.set_ylim(low - margin, high + margin)
+        outside = [f"up to {highest:.3g}"] * above + [f"down to {lowest:.3g}"] * below
+        text = f"{', '.join(outside)}: off the chart"
+        panel.annotate(text, (0.99, 0.95), xycoords="axes fraction", ha="right", va="top", fontsize=8)
 
 
 def _draw_deviation(panel: Any, series: Series, tolerance: float) -> None:
@@ -213,8 +222,7 @@ def _mark(panels: list[Any], findings: Findings) -> None:
     mixture = findings.mixture
     for panel in panels:
         panel.grid(alpha=0.25)
-        panel.margins(x=0)
-        panel.set_xlim(0, max(findings.series.edges[-1], 1))
+        panel.set_xlim(*_with_margin(findings.series.edges))
         for worst in mixture.worst[:1] if mixture else ():
             middle = (worst.first + worst.last + 1) / 2
             half = max(worst.last + 1 - worst.first, _NARROWEST * findings.batches) / 2
@@ -227,6 +235,12 @@ def _mark(panels: list[Any], findings: Findings) -> None:
             panel.axvline(alarm.batch, color=ALARM, linewidth=1.2, linestyle="--", label="alarm")
         if onset:
             panel.axvline(onset.batch, color="black", linewidth=1.8, label="the loss leaves its course")
+
+
+def _with_margin(edges: npt.NDArray[np.int64]) -> tuple[float, float]:
+    """From before the first batch to after the last, so that what is marked there is seen."""
+    margin = 0.004 * float(edges[-1] - edges[0])
+    return float(edges[0]) - margin, float(edges[-1]) + margin
 
 
 def _legend(figure: Any, panels: list[Any]) -> None:
@@ -261,11 +275,10 @@ def _dispersion(dispersion: Floats) -> Chart | None:
     for epoch, (values, colour) in enumerate(zip(dispersion, PALETTE, strict=False)):
         _steps(panel, edges, values, color=colour, linewidth=1.4, label=f"epoch {epoch}")
     panel.axhline(1, color="black", linewidth=1.2, linestyle=":", label="perfect shuffle")
-    if finite.min() > 0 and finite.max() > _WIDE * finite.min():
-        panel.set_yscale("log")
+    if finite.max() > _WIDE:
+        panel.set_yscale("symlog", linthresh=1)
         panel.yaxis.set_major_formatter("{x:g}")
-    else:
-        panel.set_ylim(bottom=0)
+    panel.set_ylim(bottom=0)
     panel.set_xlim(0, 100)
     panel.xaxis.set_major_formatter("{x:g}%")
     panel.set_xlabel("place in the epoch")

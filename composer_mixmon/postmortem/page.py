@@ -108,6 +108,7 @@ def _embed(name: str, chart: Chart) -> Markup:
     from markupsafe import Markup
 
     svg = _svg(name, chart)
+    chart.figure.set_layout_engine("none")  # what was laid out once need not be again
     png = base64.b64encode(_saved(chart, "png", dpi=_DPI)).decode()
     if len(svg) <= len(png):
         return Markup(svg)

@@ -213,18 +213,21 @@ def _labels(mixture: MixtureFindings) -> Table:
 
 
 def _worst(mixture: MixtureFindings) -> Table:
+    windows = mixture.worst[:_ROWS]
+    known = any(window.shards for window in windows)
     rows = tuple(
         (
             _range(window.first, window.last),
             f"{window.deviation:.4f}",
             f"{window.noise_floor:.4f}",
             _furthest(window, mixture.target),
-            _shards(window),
+            *([_shards(window)] if known else []),
         )
-        for window in mixture.worst[:_ROWS]
+        for window in windows
     )
-    headings = ("worst windows", "off by", "noise floor", "labels (points)", "most samples from")
-    return Table(headings, "lrrll", rows, "noise floor: what a perfect shuffle shows")
+    shards = ("most samples from",) if known else ()
+    headings = ("worst windows", "off by", "noise floor", "labels (points)", *shards)
+    return Table(headings, "lrrll"[: len(headings)], rows, "noise floor: what a perfect shuffle shows")
 
 
 def _furthest(window: WorstWindow, target: Mapping[str, float]) -> str:
@@ -248,7 +251,8 @@ def _loss(loss: LossFindings, mixture_known: bool) -> Section:
     if loss.p is not None:
         facts.append(("chance", f"p = {loss.p:.2g}: how often a mixture shifted in time explains as much"))
     if loss.lag is not None:
-        facts.append(("lag", f"the loss follows by {_count(loss.lag, 'batch', 'es')}"))
+        lag = f"by {_count(loss.lag, 'batch', 'es')}" if loss.lag else "in the same batch"
+        facts.append(("lag", f"the loss follows {lag}"))
     if loss.coherence:
         one = loss.coherence
         facts.append(
