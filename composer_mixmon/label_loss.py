@@ -120,12 +120,12 @@ class LabelLoss:
     def receive(self, total: Ints) -> None:
         """Take their sum over all ranks."""
         sums = LossSums(len(self._names), total)
-        if sums.empty:
+        if sums.empty or self._off:  # what was in hand when it was turned off
             return
         reading = sums.reading()
         if reading is not None:
             self._total += sums.loss[reading], sums.tokens[reading]
-        elif not self._off:
+        else:
             self._off = True
             self._explain(sums)
 
