@@ -22,11 +22,13 @@ import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from streaming import MDSWriter
 from streaming.base.util import merge_index
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 SEQUENCE_LENGTH = 64
 VOCABULARY_SIZE = 4096
@@ -60,6 +62,13 @@ def train_tokenizer(texts: dict[str, list[str]]) -> Tokenizer:
     return tokenizer
 
 
+def save_tokenizer(tokenizer: Tokenizer, root: Path) -> None:
+    """Write ``tokenizer.json``, and beside it what ``AutoTokenizer.from_pretrained`` asks for."""
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    special: dict[str, Any] = dict(zip(names, SPECIAL_TOKENS, strict=True))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(root)
+
+
 def pack(messages: list[list[int]], separator: int, count: int, seed: int) -> Iterator[np.ndarray]:
     """Cut ``count`` sequences from the messages, joined in a new random order each time they run out.
 
@@ -91,7 +100,7 @@ def write_corpus(root: Path, sequences: int, shards: int) -> None:
     """Write tokenizer, shards and index under ``root``."""
     texts = read_catalogue()
     tokenizer = train_tokenizer(texts)
-    tokenizer.save(str(root / "tokenizer.json"))
+    save_tokenizer(tokenizer, root)
     separator = tokenizer.token_to_id("[SEP]")
     for seed, (language, messages) in enumerate(texts.items()):
         ids = [encoding.ids for encoding in tokenizer.encode_batch(messages)]
