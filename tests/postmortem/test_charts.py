@@ -187,7 +187,7 @@ def test_signs_of_other_scripts(tmp_path: Path) -> None:
     assert len(write_pngs(findings, str(tmp_path))) == 4
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(derandomize=True, deadline=None, max_examples=15)
 @given(
     st.integers(1, 6), st.integers(0, 3), st.integers(0, 2**32), st.floats(0, 1), st.sampled_from([0.0, 0.05])
 )
