@@ -123,7 +123,8 @@ class LossWitness(Callback):
         self._batch = copy.deepcopy(state.batch)
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        network: Any = copy.deepcopy(state.model.model).eval()
+        model: Any = getattr(state.model, "module", state.model)  # several ranks: wrapped
+        network = copy.deepcopy(model.model).eval()
         self._seen = []
         for row in zip(*self._batch.values(), strict=True):
             sample = dict(zip(self._batch, row, strict=True))

@@ -14,6 +14,7 @@ from streaming import StreamingDataLoader
 
 from composer_mixmon import MixMon
 from composer_mixmon.errors import ConfigError
+from tests.live import test_ranks
 from tests.live.data import mds_loader, two_streams
 from tests.live.helpers import OFF, fit, metrics, trainer
 from tests.live.losses import MODELS, LossWitness, composer_model, means
@@ -249,3 +250,58 @@ def test_packed_batches_are_refused() -> None:
             duration="1ba",
             device_train_microbatch_size=1,
         )
+
+
+SAMPLES = 96  # of the ranks' runs
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two ranks report of each scenario of ``loss_ranks.py``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_ranks, "SCRIPT", Path(__file__).with_name("loss_ranks.py"))
+        return test_ranks.launch(2, tmp_path_factory.mktemp("ranks"), [], [])[1]
+
+
+def half(sample: int) -> str:
+    return f"part{2 * sample // SAMPLES}"
+
+
+def loss_metrics(report: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
+    of_ours = {key: seen for key, seen in report["metrics"].items() if key.startswith(LOSS)}
+    return {key: [(batch, value) for batch, value in seen] for key, seen in of_ours.items()}
+
+
+@pytest.mark.parametrize(("scenario", "of"), [("causal", [0, 1]), ("sparse_and_replicated", [0])])
+def test_ranks_log_the_mean_over_all_of_their_tokens(
+    ranks: list[dict[str, Any]], scenario: str, of: list[int]
+) -> None:
+    """The same on each, to the bit; samples that two ranks get count once."""
+    reports = [rank[scenario] for rank in ranks]
+    assert reports[0]["losses"] != reports[1]["losses"] or of == [0]
+    together = zip(*(reports[rank]["losses"] for rank in of), strict=True)
+    batches = [[sample for part in parts for sample in part] for parts in together]
+    assert close(loss_metrics(reports[0]), means(batches, half, every=2, interval=3))
+    assert loss_metrics(reports[0]) == loss_metrics(reports[1])
+    assert [report["said"] for report in reports] == [[], []]
+
+
+def test_it_travels_with_the_counts(ranks: list[dict[str, Any]]) -> None:
+    """No all-reduce more than without it, not even where others end intervals."""
+    for rank in ranks:
+        with_it, without = rank["causal"], rank["without"]
+        assert loss_metrics(without) == {}
+        assert with_it["batch"] == without["batch"] == 12
+        assert with_it["all_reduces"] == without["all_reduces"]
+
+
+def test_a_rank_that_cannot_read_its_outputs(ranks: list[dict[str, Any]]) -> None:
+    """Ends it on all ranks, which say why; the rest of the monitoring goes on."""
+    reports = [rank["no_logits_on_the_last_rank"] for rank in ranks]
+    for report in reports:
+        assert loss_metrics(report) == {}
+        assert len(report["metrics"]["mixmon/run/deviation"]) == 4
+        assert report["warned"] == []
+    said = [report["said"][0].rpartition(": ")[2] for report in reports]
+    assert said == ["the outputs could not be read on another rank", "the model's outputs have no logits"]
+    assert [len(report["said"]) for report in reports] == [1, 1]
