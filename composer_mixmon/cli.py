@@ -237,20 +237,22 @@ def postmortem(
 
     Exit status: 0 the data are not to blame, or nothing can be said; 1 they are; 2 bad input.
     """
+    from composer_mixmon.postmortem.charts import check_plot_folder, write_pngs
     from composer_mixmon.postmortem.diagnose import diagnose
+    from composer_mixmon.postmortem.page import check_page_file, write_page
     from composer_mixmon.postmortem.show import show as show_findings
     from composer_mixmon.sources import Given
 
     with _one_line():
+        if plot:
+            check_plot_folder(plot)
+        if html:
+            check_page_file(html)
         given = Given(config, checkpoints, nodes, ranks, workers, _yaml_option("--labels", labels), loss)
         found = diagnose(run, given, bars(Console(stderr=True, quiet=as_json)))
         if plot:
-            from composer_mixmon.postmortem.charts import write_pngs
-
             write_pngs(found, plot)
         if html:
-            from composer_mixmon.postmortem.page import write_page
-
             write_page(found, html)
     _end(found, as_json, show_findings)
 

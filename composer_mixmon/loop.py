@@ -14,7 +14,7 @@
             log(mixture.metrics(fold, tapped.names))
     tapped.detach()
 
-With several ranks, add the counts up first (``torch.distributed.all_reduce``). What goes wrong is raised here:
+With several ranks, add the counts up first (``torch.distributed.all_reduce``). What goes wrong is raised:
 there is no callback to keep it away from the training.
 """
 

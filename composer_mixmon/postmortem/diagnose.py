@@ -79,7 +79,7 @@ def diagnose(run: str | None, given: Given, stage: Stage) -> Findings:
         mixture=mixture,
         loss=loss,
         order=order,
-        advice=(*advise(verdict, order, loss, name, bool(yaml)), *advice),
+        advice=(*advise(verdict, mixture, loss, order, name, bool(yaml)), *advice),
         yaml=yaml,
         settings=record.settings,
         remarks=(*record.remarks, *replayed.remarks),

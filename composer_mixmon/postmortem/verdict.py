@@ -141,7 +141,7 @@ def _see_saw_reason(see_saw: SeeSaw) -> str:
 
 def _loss_reason(loss: LossFindings, explained: Estimate) -> str:
     lag = f", {loss.lag:,} batches later" if loss.lag else ""
-    chance = f"; a shifted mixture explains as much in {loss.p:.1%} of cases" if loss.p is not None else ""
+    chance = "" if loss.p is None else f"; a mixture shifted in time explains as much with p = {loss.p:.2g}"
     if explained.low <= 0 or explained.value < _MATERIAL:
         answer = "no, it is not why the loss moves" if explained.high < _MATERIAL else "that may be chance"
         return (
@@ -181,14 +181,20 @@ def _capital(one: Break) -> str:
 
 
 def advise(
-    verdict: Verdict, order: OrderFindings, loss: LossFindings | None, run: str, audited: bool
+    verdict: Verdict,
+    mixture: MixtureFindings | None,
+    loss: LossFindings | None,
+    order: OrderFindings,
+    run: str,
+    audited: bool,
 ) -> list[str]:
     """Say what to do about it, in sentences.
 
     Args:
         verdict: What is the cause.
-        order: Whether the order was kept.
+        mixture: What the mixture did, if known.
         loss: What the loss did, if known.
+        order: Whether the order was kept.
         run: RUN as it was given.
         audited: Whether other settings have been tried.
     """
@@ -210,6 +216,8 @@ def advise(
             f"Look elsewhere: learning rate, precision, hardware. The batch itself: mixmon show {run} "
             f"--batch {loss.onset.batch}"
         )
-    if verdict.kind == "unknown":
-        advice.append("Give --config TRAIN.yaml to compute the mixture by replay, or RUN with a loss.")
+    if verdict.kind == "unknown" and mixture is None:
+        advice.append("Give --config TRAIN.yaml to compute the mixture by replay.")
+    if verdict.kind == "unknown" and loss is None:
+        advice.append("Give RUN with a loss: what W&B or TensorBoard have of it.")
     return advice
