@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import pretrain
+import wandb
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -39,7 +40,7 @@ from streaming.base.world import World
 YAMLS = Path(__file__).parents[1] / "yamls"
 MIXMON = Path(sys.executable).with_name("mixmon")
 TREND_TERMS = 5
-SMOOTH = 16  # batches
+START = 8  # batches
 
 
 @dataclass(frozen=True)
@@ -98,27 +99,32 @@ class Scenarios:
     overrides: tuple[str, ...] = ()
 
     def see_saw(self) -> list[Check]:
+        """Shards of one language each, and a shuffle that does not mix them."""
         run = self.train("see-saw", "demo-ordered")
-        return check_see_saw(self.post_mortem("see-saw", run / "checkpoints"), self.truth)
+        found = self.post_mortem("see-saw", run / "checkpoints")
+        return [*check_see_saw(found, self.truth(run)), check_kept(found)]
 
     def divergence(self) -> list[Check]:
+        """A learning rate that is too high."""
         run = self.train("divergence", "demo-shuffled", "scenario-divergence")
-        return check_divergence(self.post_mortem("divergence", run / "checkpoints"), losses(run))
+        found = self.post_mortem("divergence", run / "checkpoints")
+        return [*check_divergence(found, losses(run)), check_kept(found)]
 
     def repeat(self) -> list[Check]:
+        """A resumption that begins the epoch afresh."""
         until = f"max_duration={self.first_job}ba"
         self.train("repeat", "demo-shuffled", "scenario-repeat", until, "load_path=null")
         run = self.train("repeat", "demo-shuffled", "scenario-repeat", afresh=False)
         return check_repeat(self.post_mortem("repeat", run / "checkpoints"), self.first_job)
 
     def leftovers(self) -> list[Check]:
-        left = self.leave("leftovers", self.folder / "see-saw")
-        return check_see_saw(self.post_mortem("leftovers", *left), self.truth)
+        """The see-saw's run, of which little is left."""
+        return self.check_left("leftovers", self.folder / "see-saw")
 
     def unmonitored(self) -> list[Check]:
+        """A see-saw without mixmon."""
         run = self.train("unmonitored", "demo-ordered", "callbacks.mixmon=null")
-        left = self.leave("unmonitored", run)
-        return check_see_saw(self.post_mortem("unmonitored", *left), self.truth)
+        return self.check_left("unmonitored", run)
 
     def train(self, name: str, *parts: str, afresh: bool = True) -> Path:
         """Train in this process: another one would spend half a minute on its imports.
@@ -132,6 +138,7 @@ class Scenarios:
         if afresh:
             shutil.rmtree(run, ignore_errors=True)
         pretrain.main(self.arguments(name, *parts))
+        wandb.teardown()  # a finished run's last rows are not in its file before
         return run
 
     def arguments(self, name: str, demo: str, *parts: str) -> list[str]:
@@ -147,9 +154,8 @@ class Scenarios:
         yaml, *overrides = self.arguments("see-saw", "demo-ordered")
         return pretrain.load_config(yaml, overrides)
 
-    @cached_property
-    def truth(self) -> SeeSaw:
-        """The see-saw's truth: its loss, and streaming's own order of the epoch."""
+    def truth(self, run: Path) -> SeeSaw:
+        """What a see-saw's run was fed, by streaming's own order of the epoch, and its loss."""
         settings, batch = self.config.train_loader, self.config.global_train_batch_size
         dataset = StreamingDataset(batch_size=batch, **pretrain.as_dict(settings.dataset))
         dataset.state_dict(0, from_beginning=True)  # fills in the settings that were left to it
@@ -158,11 +164,11 @@ class Scenarios:
         ends = np.cumsum(dataset.samples_per_shard)
         names = [shard.raw_data.basename for shard in dataset.shards]
         japanese = np.array([name.startswith("ja/") for name in names])[np.searchsorted(ends, ids, "right")]
-        loss = losses(self.folder / "see-saw")
+        loss = losses(run)
         return SeeSaw(japanese.mean(axis=1)[: len(loss)], loss, float(dataset.samples_per_shard[0] / batch))
 
-    def leave(self, name: str, run: Path) -> list[str | Path]:
-        """Copy what is left of a see-saw's run; returns a post-mortem's arguments."""
+    def check_left(self, name: str, run: Path) -> list[Check]:
+        """Copy what is left of a see-saw's run, and have mixmon look at that."""
         left = self.folder / name / "left"
         shutil.rmtree(left, ignore_errors=True)
         shutil.copytree(run / "wandb", left / "wandb", symlinks=True)
@@ -170,7 +176,8 @@ class Scenarios:
         shutil.copy(self.folder / "data" / "index.json", left / "data")
         moved = OmegaConf.merge(self.config, {"data": str(left / "data")})
         OmegaConf.save(moved, left / "train.yaml", resolve=True)
-        return [left / "wandb", "--config", left / "train.yaml"]
+        found = self.post_mortem(name, left / "wandb", "--config", left / "train.yaml")
+        return check_see_saw(found, self.truth(run))
 
     def post_mortem(self, name: str, *arguments: str | Path) -> dict[str, Any]:
         """Have mixmon look at a run."""
@@ -208,32 +215,35 @@ def check_see_saw(found: dict[str, Any], truth: SeeSaw) -> list[Check]:
             f"{value:.0%} ({low:.0%} to {high:.0%})",
             low <= truth.explained <= high and abs(value - truth.explained) < 0.1,
         ),
-        Check("order", "kept", told(found["order"]["breaks"]), not found["order"]["breaks"]),
     ]
 
 
 def check_divergence(found: dict[str, Any], loss: np.ndarray) -> list[Check]:
-    """The loss leaves its course after its lowest place and before it was last as low as at the start."""
-    smooth = np.convolve(loss, np.full(SMOOTH, 1 / SMOOTH), "valid")
-    after, before = int(np.argmin(smooth)), int(np.flatnonzero(smooth <= loss[0])[-1]) + SMOOTH
+    """The course is left where no later loss is as low as those that it began with."""
+    truth = int(np.flatnonzero(loss <= loss[:START].max())[-1]) + 1
     batch = (found["loss"]["onset"] or {"batch": -1})["batch"]
-    place = f"between {after} and {before}"
-    return [
-        check_verdict(found, "not data", 0),
-        Check("left its course at batch", place, str(batch), after <= batch <= before),
-        Check("order", "kept", told(found["order"]["breaks"]), not found["order"]["breaks"]),
-    ]
+    right = abs(batch - truth) <= len(loss) / 20
+    left = Check("left its course at", f"batch {truth}", f"batch {batch}", right)
+    return [check_verdict(found, "not data", 0), left]
+
+
+def check_kept(found: dict[str, Any]) -> Check:
+    return check_order(found, f"kept in {found['batches']} batches")
 
 
 def check_repeat(found: dict[str, Any], batches: int) -> list[Check]:
     truth = f"repeat of {batches} batches, {batches} to {2 * batches - 1}"
-    seen = told(found["order"]["breaks"])
-    return [check_verdict(found, "order", 1), Check("order", truth, seen, seen == truth)]
+    return [check_verdict(found, "order", 1), check_order(found, truth)]
 
 
-def told(breaks: list[dict[str, Any]]) -> str:
-    parts = [f"{one['kind']} of {one['batches']} batches, {one['first']} to {one['last']}" for one in breaks]
-    return "; ".join(parts) or "kept"
+def check_order(found: dict[str, Any], truth: str) -> Check:
+    order = found["order"]
+    breaks = [
+        f"{one['kind']} of {one['batches']} batches, {one['first']} to {one['last']}"
+        for one in order["breaks"]
+    ]
+    seen = "; ".join(breaks) or f"kept in {order['checked']} batches"
+    return Check("order", truth, seen, seen == truth)
 
 
 def near(value: float, truth: float, tolerance: float = 0.05) -> bool:
