@@ -23,6 +23,7 @@ PURE = [
     "mixture",
     "alarms",
     "monitor",
+    "loss_sums",
 ]
 MODULES = [m.name for m in pkgutil.walk_packages(composer_mixmon.__path__, "composer_mixmon.")]
 

@@ -40,8 +40,8 @@ def without() -> dict[str, Any]:
     return run("gpt2", loss={})
 
 
-def sparse_and_replicated() -> dict[str, Any]:
-    return run("sparse", replication=2)
+def replicated() -> dict[str, Any]:
+    return run("gpt2", replication=2)
 
 
 def no_logits_on_the_last_rank() -> dict[str, Any]:
@@ -55,7 +55,7 @@ def no_logits_on_the_last_rank() -> dict[str, Any]:
 SCENARIOS: list[Callable[[], dict[str, Any]]] = [
     causal,
     without,
-    sparse_and_replicated,
+    replicated,
     no_logits_on_the_last_rank,
 ]
 

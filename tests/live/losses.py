@@ -9,17 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers  # whose models are imported when they are used
 from composer.core import Callback, State
 from composer.loggers import Logger
 from composer.models import HuggingFaceModel
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-)
 
 from tests.live.data import as_dict
 
@@ -66,21 +59,22 @@ def _modernbert(sparse: bool) -> torch.nn.Module:
         "sep_token_id": 3,
     }
     how: dict[str, Any] = {"attn_implementation": "sdpa", "reference_compile": False}
-    return ModernBertForMaskedLM(
-        ModernBertConfig(vocab_size=CLASSES, sparse_prediction=sparse, **sizes, **special, **how)
+    return transformers.ModernBertForMaskedLM(
+        transformers.ModernBertConfig(vocab_size=CLASSES, sparse_prediction=sparse, **sizes, **special, **how)
     )
 
 
 def _gpt2() -> torch.nn.Module:
     off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 2, "eos_token_id": 3}
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=CLASSES, n_positions=POSITIONS, n_embd=16, n_layer=2, n_head=2, **off)
-    )
+    sizes = {"n_positions": POSITIONS, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=CLASSES, **sizes, **off))
 
 
 def _llama() -> torch.nn.Module:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=CLASSES, max_position_embeddings=POSITIONS, **sizes))
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(vocab_size=CLASSES, max_position_embeddings=POSITIONS, **sizes)
+    )
 
 
 MODELS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[list[Any]], Any], int]] = {

@@ -272,7 +272,7 @@ def loss_metrics(report: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
     return {key: [(batch, value) for batch, value in seen] for key, seen in of_ours.items()}
 
 
-@pytest.mark.parametrize(("scenario", "of"), [("causal", [0, 1]), ("sparse_and_replicated", [0])])
+@pytest.mark.parametrize(("scenario", "of"), [("causal", [0, 1]), ("replicated", [0])])
 def test_ranks_log_the_mean_over_all_of_their_tokens(
     ranks: list[dict[str, Any]], scenario: str, of: list[int]
 ) -> None:
