@@ -205,13 +205,17 @@ class Mixture:
         self._past_meant = np.array(meant or np.zeros(len(run)), np.float64)
 
 
-def pack_counts(counts: Counts | npt.NDArray[np.uint64]) -> str:
+def pack_counts(counts: Counts | npt.NDArray[np.uint64], level: int = 9) -> str:
     """Pack counts (rows, labels) as text: smallest unsigned type, column by column, zlib, base64.
 
     Columns compress better than rows: a label's count hardly changes from batch to batch.
+
+    Args:
+        counts: The counts.
+        level: Of zlib.
     """
     width = np.min_scalar_type(int(counts.max(initial=0))).newbyteorder("<")
-    packed = zlib.compress(np.ascontiguousarray(counts.T).astype(width).tobytes(), 9)
+    packed = zlib.compress(np.ascontiguousarray(counts.T).astype(width).tobytes(), level)
     return f"{width.str}:{base64.b64encode(packed).decode('ascii')}"
 
 

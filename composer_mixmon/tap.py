@@ -83,6 +83,8 @@ def _value(index: Any, sample: Any, read: list[tuple[Any, Any]], column: str) ->
     """The value of the sample that was read by this id, or else first; or of what came of it."""
     if not read:
         return value_in(sample, column)
+    if len(read) == 1:
+        return read[0][1]
     try:
         return next((value for at, value in read if at == index), read[0][1])
     except Exception:  # an index of several ids has no one value

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from composer_mixmon import MixMon
 from composer_mixmon.cli import main
+from composer_mixmon.columns import ColumnLabels
 from composer_mixmon.errors import ConfigError, MixmonError
 from tests.live.column_data import (
     BARE,
@@ -172,6 +173,26 @@ def test_map_style_samples_without_the_column(workers: int, caplog: pytest.LogCa
     assert len(witness.batches) == 4
     (warning,) = [r.message for r in caplog.records if OFF in r.message]
     assert "no sample of a batch has a column 'source'" in warning
+
+
+def test_a_fault_in_the_worker_costs_the_monitoring_only(
+    data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run goes on with the same batches and weights, and the one warning has the fault's words."""
+
+    def failing(self: ColumnLabels, values: Any) -> Any:
+        raise RuntimeError("injected")
+
+    model, witness, watched, seen = Tiny(), Witness(), Tiny(), Witness()
+    fit(loader(data), witness, model=model)
+    monkeypatch.setattr(ColumnLabels, "__call__", failing)
+    fit(loader(data, num_workers=2), by_source(), model=Tiny())
+    fit(loader(data), seen, by_source(), model=watched)
+    assert seen.batches == witness.batches
+    assert watched.weights == model.weights
+    warnings = [r.message for r in caplog.records if OFF in r.message]
+    assert len(warnings) == 2
+    assert all("a fault in the DataLoader's worker: RuntimeError('injected')" in text for text in warnings)
 
 
 @pytest.mark.parametrize("at", [3, 17])
