@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from composer_mixmon.loss_sums import UNIT, LossSums
+from composer_mixmon.metric_names import metric_names
 from composer_mixmon.mixture import pack_counts, unpack_counts
 from composer_mixmon.monitor import AddUp
 from composer_mixmon.token_loss import UnreadableError, classes_of, loss_sums
@@ -143,7 +144,7 @@ class LabelLoss:
         self._told = True
         return {
             f"mixmon/loss/{name}": loss / tokens / UNIT
-            for name, loss, tokens in zip(self._names, *self._total.tolist(), strict=True)
+            for name, loss, tokens in zip(metric_names(self._names), *self._total.tolist(), strict=True)
             if tokens
         }
 

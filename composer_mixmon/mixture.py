@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from composer_mixmon.metric_names import metric_names
 from composer_mixmon.statistics import chi_square_per_degree, deviation, noise_floor
 
 __all__ = ["Fold", "Mixture", "pack_counts", "unpack_counts"]
@@ -165,7 +166,7 @@ class Mixture:
 
         Args:
             fold: At least one batch.
-            names: The labels' names.
+            names: The labels.
         """
         window = fold.window[-1]
         figures = {
@@ -175,8 +176,9 @@ class Mixture:
             "mixmon/run/deviation": float(deviation(fold.run, self._run_target(int(fold.run.sum())))),
         }
         for scope, counts in (("window", window), ("run", fold.run)):
-            shares = counts / max(1, int(counts.sum()))
-            figures |= dict(zip([f"mixmon/{scope}/ratio/{n}" for n in names], shares.tolist(), strict=True))
+            shares = (counts / max(1, int(counts.sum()))).tolist()
+            keys = [f"mixmon/{scope}/ratio/{name}" for name in metric_names(names)]
+            figures |= dict(zip(keys, shares, strict=True))
         return figures
 
     def state_dict(self) -> dict[str, Any]:

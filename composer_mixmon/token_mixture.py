@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from composer_mixmon.metric_names import metric_names
 from composer_mixmon.mixture import pack_counts, unpack_counts
 from composer_mixmon.rows import Rows
 from composer_mixmon.statistics import deviation
@@ -60,14 +61,15 @@ class TokenMixture:
         Args:
             sums: What :meth:`fold` returned.
             target: Each label's target, float64 (labels,).
-            names: The labels' names.
+            names: The labels.
         """
         tokens = sum((part for _, part in sums), np.zeros(len(names), np.int64))
         total = int(tokens.sum())
         if not total:
             return {}
         shares = (tokens / total).tolist()
-        ratios = dict(zip([f"mixmon/tokens/ratio/{name}" for name in names], shares, strict=True))
+        keys = [f"mixmon/tokens/ratio/{name}" for name in metric_names(names)]
+        ratios = dict(zip(keys, shares, strict=True))
         return {"mixmon/tokens/deviation": float(deviation(tokens, target))} | ratios
 
     def state_dict(self) -> dict[str, Any]:

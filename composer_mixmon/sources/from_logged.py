@@ -14,6 +14,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from composer_mixmon.config import is_label
+from composer_mixmon.metric_names import metric_names
 from composer_mixmon.run_record import Resumption, RunRecord
 from composer_mixmon.sources.logged import LOSS, RATIO, TIME, Logged, Series
 from composer_mixmon.sources.settings import global_batch, read_targets, replicas
@@ -86,12 +88,14 @@ def _mixture(logged: Logged, settings: Mapping[str, Any], samples: int | None) -
     nothing = _Mixture((), np.zeros(0, np.int64), None)
     if not keys:
         return nothing
-    labels = cast("list[str]", settings.get("labels") or [])
-    names = tuple(labels) if set(labels) == set(keys) else tuple(keys)
-    steps = _common([keys[name].steps for name in names])
+    labels = _labels(settings)
+    if labels.keys() != keys.keys():
+        labels = {name: name for name in keys}
+    names = tuple(labels.values())
+    steps = _common([keys[name].steps for name in labels])
     if not len(steps):
         return nothing
-    shares = np.stack([keys[name].at(steps) for name in names], axis=1)
+    shares = np.stack([keys[name].at(steps) for name in labels], axis=1)
     stops = _stops(steps, logged.column(LOSS), settings.get("log_interval"))
     seen = _samples_before(stops, logged.column("time/sample"), samples, replicas(settings))
     if np.isnan(seen).any():
@@ -100,6 +104,13 @@ def _mixture(logged: Logged, settings: Mapping[str, Any], samples: int | None) -
         )
         return _Mixture(names, stops, None, (remark,))
     return _count(names, stops, shares, seen, logged.precision)
+
+
+def _labels(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The run's labels by their names in metrics, in its order; none where its config does not tell."""
+    labels = settings.get("labels")
+    known = tuple(filter(is_label, cast("list[object]", labels))) if isinstance(labels, list) else ()
+    return dict(zip(metric_names(known), known, strict=True))
 
 
 def _count(names: tuple[str, ...], stops: Ints, shares: Floats, seen: Floats, precision: float) -> _Mixture:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from composer_mixmon.errors import ConfigError, MixmonError
+from composer_mixmon.metric_names import metric_names
 from composer_mixmon.sources.logged import LOSS, RATIO, TIME, Logged, Part, number
 
 __all__ = ["read_wandb_run", "wandb_path"]
@@ -64,7 +65,9 @@ def _scans(config: dict[str, Any], loss: str) -> list[list[str]]:
     mixmon = config.get("mixmon")
     labels = mixmon.get("labels") if isinstance(mixmon, dict) else None
     scans = [[loss, TIME], ["time/sample", "time/sample_in_epoch"], ["time/epoch"]]
-    return [*scans, [RATIO + label for label in labels], ["mixmon/alarms"]] if labels else scans
+    if not labels:
+        return scans
+    return [*scans, [RATIO + name for name in metric_names(tuple(labels))], ["mixmon/alarms"]]
 
 
 def _put(part: Part, row: dict[str, Any], keys: list[str], loss: str) -> None:
