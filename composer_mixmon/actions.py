@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from composer.callbacks import CheckpointSaver
 from composer.core import State
-from composer.loggers import Logger, WandBLogger
+from composer.loggers import Logger
 from composer.utils import dist
 
 from composer_mixmon.alarms import Alarm
 from composer_mixmon.config import Action, Webhook
 from composer_mixmon.errors import ConfigError, MixtureAlarm
+from composer_mixmon.wandb_run import find_run
 from composer_mixmon.webhook import Webhooks
 
 __all__ = ["Actions", "checkpoint_saver"]
@@ -99,9 +100,6 @@ def checkpoint_saver(state: State) -> CheckpointSaver | None:
 
 def _alert(alarm: Alarm, logger: Logger) -> None:
     """Alert through the run's own WandBLogger, if it has one."""
-    if not any(isinstance(destination, WandBLogger) for destination in logger.destinations):
-        return
-    import wandb
-
-    if wandb.run is not None:
-        wandb.run.alert(title=f"mixmon: {alarm.rule}", text=str(alarm), level="WARN")
+    run = find_run(logger.destinations)
+    if run is not None:
+        run.alert(title=f"mixmon: {alarm.rule}", text=str(alarm), level="WARN")

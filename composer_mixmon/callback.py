@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from composer_mixmon.integrity.live import watch_data
 from composer_mixmon.integrity.watch import Batch, Integrity
 from composer_mixmon.label_loss import LabelLoss
 from composer_mixmon.ledger.keeper import Keeper
+from composer_mixmon.log_settings import log_settings
 from composer_mixmon.monitor import Monitor
 from composer_mixmon.packed import PackedTap, find_packer
 from composer_mixmon.ranks import RankFailedError, Ranks, agree
@@ -342,7 +344,8 @@ class MixMon(Callback):
             for remark in parts.remarks:
                 log.warning("mixmon: %s", remark)
         settings = run_config(self._config, parts, loader)
-        self._tell(lambda: logger.log_hyperparameters({"mixmon": settings}))
+        for destination in logger.destinations:
+            self._tell(partial(log_settings, destination, settings, again=self._watch is not None))
         twin, copy = divmod(dist.get_global_rank(), replication(loader))
         first_position = twin * (rank_batch_size(loader) if packer is None else _PACKED)
         annotate = Annotator(parts.labels, first_position)

@@ -66,6 +66,8 @@ class Backend:
         if name == "CreateRunFiles":
             files = [{"name": f, "uploadUrl": f"{self.url}/files/{f}"} for f in variables["files"]]
             return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
+        if name == "RunResumeStatus":
+            return {"model": self._resumed(variables)}
         if (variables.get("name") or variables.get("runName") or variables.get("run")) == self.run:
             return {"project": {"run": self._read(name, variables)}}
         return {
@@ -77,6 +79,23 @@ class Backend:
             "ServerFeaturesQuery": {"serverInfo": {"features": []}},
             "NotifyScriptableRunAlert": {"notifyScriptableRunAlert": {"success": True}},
         }.get(name, {})
+
+    def _resumed(self, variables: dict[str, Any]) -> dict[str, Any] | None:
+        """What a process that goes on with the run is told of it."""
+        if not self.history:
+            return None
+        tail = json.dumps([json.dumps(self.history[-1])])
+        counts = {"logLineCount": 0, "historyLineCount": len(self.history), "eventsLineCount": 0}
+        told = {"historyTail": tail, "eventsTail": "[]", "summaryMetrics": "{}", "wandbConfig": '{"t": 1}'}
+        return {
+            "id": "p",
+            "name": "p",
+            "entity": {"id": "e", "name": "me"},
+            "bucket": _bucket(variables) | counts | told | {"config": self._config_text()},
+        }
+
+    def _config_text(self) -> str:
+        return json.dumps({key: {"value": value} for key, value in self.config.items()})
 
     def _read(self, name: str, variables: dict[str, Any]) -> dict[str, Any]:
         """What a query of ``wandb.Api`` gets of the run."""
@@ -95,7 +114,7 @@ class Backend:
             "displayName": self.run,
             "state": "crashed",
             "projectId": "1",
-            "config": json.dumps({key: {"value": value} for key, value in self.config.items()}),
+            "config": self._config_text(),
             "summaryMetrics": "{}",
             "systemMetrics": "{}",
             "historyKeys": {"lastStep": last},

@@ -20,10 +20,10 @@ INTERVALS = [3, 7, 11, 15, 19, 23]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
 
 
-def train(folder: Path, monitor: str = "with", **environment: str) -> dict[str, list[list[float]]]:
+def train(folder: Path, *arguments: str, **environment: str) -> dict[str, list[list[float]]]:
     """Run train.py and return what its in-memory logger got."""
     ran = subprocess.run(
-        [sys.executable, str(TRAIN), str(folder), monitor],
+        [sys.executable, str(TRAIN), str(folder), *(arguments or ["with"])],
         capture_output=True,
         text=True,
         timeout=240,
@@ -31,6 +31,7 @@ def train(folder: Path, monitor: str = "with", **environment: str) -> dict[str, 
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
+    assert "did not take" not in ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
 
 
@@ -67,6 +68,9 @@ def test_metrics_alert_and_config_offline(offline: tuple[Path, dict[str, list[li
     assert [title for title, _ in run.alerts] == ["mixmon: deviation above 0.3 for 2 ba"] * len(run.alerts)
     assert "batches 2 to 9: ja 0.0% (target 50.0%, -50.0%), en 100.0% (target" in run.alerts[0][1]
     assert run.summary["mixmon/alarms"] == 2
+    for key in ("mixmon/window/deviation", "mixmon/window/dispersion", "mixmon/evidence"):
+        values = [row[key] for row in rows]
+        assert run.summary[key] == {"max": max(values), "last": values[-1]}
 
 
 def test_config_can_be_replayed(offline: tuple[Path, dict[str, list[list[float]]]]) -> None:
@@ -92,7 +96,7 @@ def test_nothing_of_composers_is_dropped(
     offline: tuple[Path, dict[str, list[list[float]]]], tmp_path: Path
 ) -> None:
     """Every row and key that Composer and its callbacks log without mixmon, W&B has with it, too."""
-    train(tmp_path, monitor="without", WANDB_MODE="offline")
+    train(tmp_path, "without", WANDB_MODE="offline")
     without = {row["_step"]: set(row) for row in read_run(tmp_path).history}
     with_us = {
         row["_step"]: {k for k in row if not k.startswith("mixmon/")} for row in read_run(offline[0]).history
@@ -101,16 +105,23 @@ def test_nothing_of_composers_is_dropped(
     assert "throughput/batches_per_sec" in without[8]
 
 
-def test_online(tmp_path: Path) -> None:
-    """An online run sends the same rows, the alert and the config to the server."""
+def test_online_and_resumed(tmp_path: Path) -> None:
+    """An online run sends the same rows, alerts and config; resumed, it goes on, even with other settings."""
     with Backend() as backend:
-        memory = train(tmp_path, WANDB_MODE="online", WANDB_BASE_URL=backend.url, WANDB_API_KEY="0" * 40)
+        server = {"WANDB_MODE": "online", "WANDB_BASE_URL": backend.url, "WANDB_API_KEY": "0" * 40}
+        began = train(tmp_path, "with", "12", **server, WANDB_RUN_ID=Backend.run)
+        assert [row["_step"] for row in monitored(backend.history)] == INTERVALS[:3]
+        assert backend.config["mixmon"]["window"] == 8
+        ended = train(tmp_path, "with", "24", "6", **server, WANDB_RUN_ID=Backend.run)
+        assert [name for name, _ in backend.calls].count("RunResumeStatus") == 2
         rows = monitored(backend.history)
         assert [row["_step"] for row in rows] == INTERVALS
-        sent = [[row["_step"], row["mixmon/window/ratio/ja"]] for row in rows]
-        assert sent == memory["mixmon/window/ratio/ja"]
+        for key in ("mixmon/window/ratio/ja", "mixmon/run/ratio/ja", "mixmon/alarms"):
+            assert [[row["_step"], row[key]] for row in rows] == began[key] + ended[key]
+        assert [row["mixmon/run/ratio/ja"] for row in rows] == [0, 0, 0, 0.25, 0.4, 0.5]
+        assert backend.config["mixmon"]["window"] == 6
         assert backend.config["mixmon"]["dataset"]["streams"][0]["shards"] == 12
-        assert "en 100.0%" in backend.alerts()[0]["text"]
+        assert ["en 100.0%" in alert["text"] for alert in backend.alerts()] == [True, False]
 
 
 def test_disabled(tmp_path: Path) -> None:

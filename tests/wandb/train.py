@@ -1,15 +1,17 @@
 """A run as a user would start it, in a process of its own: real Trainer, MDS, workers and WandBLogger.
 
-    python train.py FOLDER [with|without]
+    python train.py FOLDER with|without [BATCHES [WINDOW]]
 
 Writes two language folders merged to one dataset, trains 24 batches in the shards' order and, last,
-prints what an in-memory logger got beside W&B, as JSON.
+prints what an in-memory logger got beside W&B, as JSON. With BATCHES, the run ends there with a checkpoint,
+and goes on from one that is there.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import torch
 from composer import Trainer
@@ -44,12 +46,13 @@ def write(folder: str) -> None:
     merge_index(folder)
 
 
-def main(folder: str, monitor: str) -> None:
-    write(f"{folder}/data")
+def main(folder: str, monitor: str, batches: str = "24", window: str = "8") -> None:
+    if not Path(folder, "data").exists():
+        write(f"{folder}/data")
     dataset = StreamingDataset(local=f"{folder}/data", batch_size=8)
     mixmon = MixMon(
         labels={"shards": {"ja": "ja/*", "en": "en/*"}},
-        window="8ba",
+        window=f"{window}ba",
         log_interval="4ba",
         alarm={
             "false_alarm_every": 10**300,  # evidence is logged, and the plain rule alone alarms
@@ -58,15 +61,21 @@ def main(folder: str, monitor: str) -> None:
         },
     )
     memory = InMemoryLogger()
+    checkpoint = Path(folder, "checkpoints", "latest-rank0.pt")
     model = Mean()
     trainer = Trainer(
         model=model,
         optimizers=torch.optim.SGD(model.parameters(), lr=0.01),
         train_dataloader=StreamingDataLoader(dataset, batch_size=8, num_workers=1),
-        max_duration="1ep",
+        max_duration=f"{batches}ba",
         # Others log at BATCH_END under the next step already; what comes after them at the last one is lost.
         callbacks=[SpeedMonitor(window_size=2), LRMonitor(), *([mixmon] if monitor == "with" else [])],
-        loggers=[WandBLogger(project="p", init_kwargs={"dir": folder}), memory],
+        loggers=[WandBLogger(project="p", init_kwargs={"dir": folder, "resume": "allow"}), memory],
+        run_name="r",
+        save_folder=f"{folder}/checkpoints",
+        save_interval="100ba",  # at the end, that is
+        load_path=str(checkpoint) if checkpoint.exists() else None,
+        seed=1,  # without one, Composer changes its config with every resumption, and wandb raises
         progress_bar=False,
     )
     trainer.fit()
