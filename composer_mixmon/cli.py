@@ -287,6 +287,28 @@ def build(dataset: str, column: str, out: str, workers: int | None, as_json: boo
         print_built(built, Console())
 
 
+@main.group()
+def wandb() -> None:
+    """What is on W&B."""
+
+
+@wandb.command()
+@click.argument("project", metavar="ENTITY/PROJECT")
+def workspace(project: str) -> None:
+    """Add a view to a W&B project with the panels that matter, and print its address.
+
+    The shares, their deviation and evidence, alarms, tokens, integrity and the loss by label beside the loss,
+    for all of the project's runs; and a panel for each label of the newest run that mixmon watched, with its
+    target. Views that are there are left alone.
+
+    Exit status: 0 saved, 2 bad input, or W&B cannot be reached.
+    """
+    from composer_mixmon.workspace import save_workspace
+
+    with _one_line():
+        click.echo(printable(save_workspace(project)))
+
+
 def _end(found: Any, as_json: bool, show: Callable[[Any, Console], None]) -> None:
     """Print what was found, and exit with 1 where it is biased."""
     if as_json:

@@ -1,4 +1,4 @@
-"""A run that W&B keeps on its servers, read through ``wandb.Api``. wandb is imported here alone."""
+"""A run that W&B keeps on its servers."""
 
 # wandb is typed only in part.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -8,14 +8,14 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from composer_mixmon.errors import ConfigError, MixmonError
+from composer_mixmon.errors import ConfigError
 from composer_mixmon.metric_names import metric_names
 from composer_mixmon.sources.logged import LOSS, RATIO, TIME, Logged, Part, number
+from composer_mixmon.wandb_connection import connect, reason
 
 __all__ = ["read_wandb_run", "wandb_path"]
 
 _PATH = re.compile(r"[^/\s]+/[^/\s]+/[^/\s]+")
-_TIMEOUT_S = 60
 _PAGE = 10_000  # rows a request
 _STEP = "_step"
 
@@ -38,25 +38,17 @@ def read_wandb_run(path: str, loss: str | None = None) -> Logged:
     Raises:
         MixmonError: wandb is not installed, nobody is logged in, W&B cannot be reached or has no such run.
     """
+    api, part = connect("RUN", path), Part()
     try:
-        import wandb
-    except ImportError as error:
-        raise MixmonError('runs on W&B are read with wandb: run pip install "wandb<0.29"') from error
-    if not wandb.api.api_key:  # wandb.Api would ask for it, and wait
-        raise ConfigError("RUN", path, "is no file, and nobody is logged in to W&B: run wandb login")
-    part = Part()
-    wandb.setup(wandb.Settings(silent=True))
-    try:
-        run = wandb.Api(timeout=_TIMEOUT_S).run(path)
+        run = api.run(path)
         config: dict[str, Any] = dict(run.config)
         for keys in _scans(config, loss or LOSS):
             # W&B gives the rows that have all the keys, so that each kind of row is asked for apart.
             for row in run.scan_history(keys=[_STEP, *keys], page_size=_PAGE):
                 _put(part, row, keys, loss or LOSS)
         state = str(run.state)
-    except Exception as error:  # wandb and its transport have exceptions of many kinds, without a common base
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ConfigError("RUN", path, f"cannot be read from W&B: {reason}") from error
+    except Exception as error:
+        raise ConfigError("RUN", path, f"cannot be read from W&B: {reason(error)}") from error
     remarks = () if state == "finished" else (f"W&B says that the run is {state}",)
     return Logged.join("W&B", [part], config=config, remarks=remarks)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,17 @@ import pytest
 from composer_mixmon.sources.logged import LOSS
 from composer_mixmon.sources.wandb_api import wandb_path
 from tests.sources.test_from_logged import CONFIG, NAMES, logged_by_mixmon
+from tests.wandb.alone import run_alone
 from tests.wandb.backend import Backend
-from tests.wandb.test_wandb import ENVIRONMENT
 
 # In a process of its own: wandb keeps its server's address and key for a process's life.
 READ = """
 import faulthandler, json, sys
 faulthandler.dump_traceback_later(100, exit=True)  # a hang says where
 from composer_mixmon.errors import MixmonError
-from composer_mixmon.sources import read_run, wandb_api
-wandb_api._TIMEOUT_S = 5
+from composer_mixmon import wandb_connection
+from composer_mixmon.sources import read_run
+wandb_connection.TIMEOUT_S = 5
 try:
     record = read_run(sys.argv[1])
 except MixmonError as error:
@@ -37,21 +36,9 @@ else:
 
 def read(run: str, folder: Path, **environment: str) -> dict[str, Any]:
     """What ``read_run`` finds, in a process that knows no user and no key."""
-    # Files, not pipes: wandb's service inherits them, and a pipe would not end before the service does.
-    with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
-        ran = subprocess.run(
-            [sys.executable, "-c", READ, run],
-            stdout=out,
-            stderr=err,
-            timeout=120,
-            cwd=folder,
-            env=ENVIRONMENT
-            | {"HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
-            | environment,
-            check=False,
-        )
-    assert ran.returncode == 0, (folder / "err").read_text()
-    return json.loads((folder / "out").read_text().splitlines()[-1])
+    ran = run_alone(["-c", READ, run], folder, **environment)
+    assert ran.status == 0, ran.errors
+    return json.loads(ran.output.splitlines()[-1])
 
 
 def test_a_run_on_wandb(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ class Backend:
             return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
         if name == "RunResumeStatus":
             return {"model": self._resumed(variables)}
+        if name == "Runs":
+            return {"project": self._runs(name, variables)}
         if (variables.get("name") or variables.get("runName") or variables.get("run")) == self.run:
             return {"project": {"run": self._read(name, variables)}}
         return {
@@ -77,6 +79,7 @@ class Backend:
             "Viewer": {"viewer": _USER | {"teams": {"edges": []}}},
             "ServerInfo": {"serverInfo": {"cliVersionInfo": {"max_cli_version": "9.0.0"}, "features": []}},
             "ServerFeaturesQuery": {"serverInfo": {"features": []}},
+            "UpsertView2": {"upsertView": {"view": {"id": "v", "name": "nw-abc-v"}, "inserted": True}},
             "NotifyScriptableRunAlert": {"notifyScriptableRunAlert": {"success": True}},
         }.get(name, {})
 
@@ -121,6 +124,12 @@ class Backend:
             "user": {"name": "me", "username": "me"},
             "tags": [],
         }
+
+    def _runs(self, name: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """The project's runs, of which there is one."""
+        edges = [{"node": self._read(name, variables), "cursor": "c"}]
+        runs = {"edges": edges, "pageInfo": {"endCursor": "c", "hasNextPage": False}}
+        return {"internalId": "1", "runCount": 1, "readOnly": False, "runs": runs}
 
     def stream(self, files: dict[str, Any]) -> None:
         """Take a part of the run's file stream."""

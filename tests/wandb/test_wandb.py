@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.wandb.alone import ENVIRONMENT
 from tests.wandb.backend import Backend
 from tests.wandb.run_file import read_run
 
 TRAIN = Path(__file__).with_name("train.py")
 INTERVALS = [3, 7, 11, 15, 19, 23]
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
 
 
 def train(folder: Path, *arguments: str, **environment: str) -> dict[str, list[list[float]]]:
