@@ -109,6 +109,9 @@ class MixMon(Callback):
     |                                    | replication implies                                               |
     +------------------------------------+-------------------------------------------------------------------+
 
+    A label is its own name there, unless a logger would refuse it or take it for another: see
+    :func:`~composer_mixmon.metric_names.metric_names`.
+
     Args:
         labels: What a sample counts as: ``"stream"``; ``{"shards": {"ja": "ja/*", "en": ["en/*", "0:8"]}}``
             with globs over the shards' names or half-open ranges of shard numbers; ``{"position": 10}``

@@ -17,7 +17,7 @@ from tests.wandb.backend import Backend
 
 # In a process of its own: wandb keeps its server's address and key for a process's life.
 READ = """
-import faulthandler, json, sys
+import faulthandler, json, os, sys
 faulthandler.dump_traceback_later(100, exit=True)  # a hang says where
 from composer_mixmon.errors import MixmonError
 from composer_mixmon import wandb_connection
@@ -26,7 +26,8 @@ wandb_connection.TIMEOUT_S = 5
 try:
     record = read_run(sys.argv[1])
 except MixmonError as error:
-    print(json.dumps({"error": str(error)}))
+    print(json.dumps({"error": str(error)}), flush=True)
+    os._exit(0)  # at exit, wandb's service may go on trying to reach a server that is not there
 else:
     counts = None if record.counts is None else record.counts.tolist()
     told = {"counts": counts, "first": record.first.tolist(), "loss": list(map(str, record.loss))}

@@ -22,6 +22,16 @@ LABELS = ["ja", "C++", "Wiki", "wiki"]
 TARGET = [{"from": "0ba", "shares": [0.7, 0.1, 0.1, 0.1]}, {"from": "0.9dur", "shares": [1, 0, 0, 0.1]}]
 COMMAND = ["-W", "ignore", "-c", "from composer_mixmon.cli import main; main()", "wandb", "workspace"]
 LOSS = "loss/train/total"
+HURRIED = """
+import os
+from composer_mixmon import wandb_connection
+from composer_mixmon.cli import main
+wandb_connection.TIMEOUT_S = 5
+try:
+    main(["wandb", "workspace", "me/p"])
+except SystemExit as end:
+    os._exit(end.code)  # at exit, wandb's service may go on trying to reach a server that is not there
+"""
 
 
 def workspace(project: str, folder: Path, backend: Backend) -> Ran:
@@ -82,9 +92,7 @@ def test_nobody_logged_in(tmp_path: Path) -> None:
 def test_no_network(tmp_path: Path) -> None:
     """One line that says what could not be reached."""
     away = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40}
-    hurry = "from composer_mixmon import wandb_connection; wandb_connection.TIMEOUT_S = 5; "
-    command = [part.replace("from", f"{hurry}from", 1) for part in COMMAND]
-    ran = run_alone([*command, "me/p"], tmp_path, **away)
+    ran = run_alone(["-W", "ignore", "-c", HURRIED], tmp_path, **away)
     assert ran.status == 2
     told = ran.errors.splitlines()[-1]  # wandb itself says before it where the key is from
     assert re.match(r"Error: ENTITY/PROJECT: 'me/p': cannot be (read|changed) (on|from) W&B: ", told)
