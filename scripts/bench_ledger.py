@@ -12,6 +12,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -33,23 +34,32 @@ def interval(rng: np.random.Generator, first: int, batches: int, shares: np.ndar
     return Closed(rows, np.arange(first, first + batches), np.zeros(batches, np.int64), loss)
 
 
+def moved(made: Closed, first: int) -> Closed:
+    """The same batches at another place of the run."""
+    return Closed(made.rows, np.arange(first, first + len(made.batch)), made.epoch, made.loss)
+
+
+def write(path: Path, shares: np.ndarray, intervals: Iterable[Closed]) -> list[float]:
+    """Write a ledger; returns the seconds that each interval took."""
+    names = tuple(f"label {number}" for number in range(len(shares)))
+    head = Header("run", "run", 0.0, 0, 0, 0, False, names, tuple(shares.tolist()), {})
+    writer, took = Writer(path, head), []
+    for closed in intervals:
+        began = time.perf_counter()
+        writer.write([closed], head.target, [])
+        took.append(time.perf_counter() - began)
+    writer.close()
+    return took
+
+
 def measure(batches: int, labels: int, span: int, tokens: bool = True) -> None:
     """Write and read one ledger."""
     rng = np.random.default_rng(0)
     shares = rng.dirichlet(np.full(labels, 2.0))
-    names = tuple(f"label {number}" for number in range(labels))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "segment-1.jsonl"
-        head = Header("run", "run", 0.0, 0, 0, 0, False, names, tuple(shares.tolist()), {})
-        writer, took = Writer(path, head), []
         some = [interval(rng, 0, span, shares, tokens) for _ in range(200)]
-        for first in range(0, batches, span):
-            made = some[first // span % 200]
-            closed = Closed(made.rows, np.arange(first, first + span), made.epoch, made.loss)
-            began = time.perf_counter()
-            writer.write([closed], head.target, [])
-            took.append(time.perf_counter() - began)
-        writer.close()
+        took = write(path, shares, (moved(some[n % 200], n * span) for n in range(batches // span)))
         size = path.stat().st_size
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.perf_counter()
