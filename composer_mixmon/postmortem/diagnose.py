@@ -32,6 +32,7 @@ _UNASKED = 30_000_000  # samples that are replayed although nobody gave a YAML: 
 _TRIED = 20_000_000  # samples of an epoch for which other settings are tried
 _LOOKED_UP = 4_000_000  # samples of a window whose shards are looked up
 _SHARDS = 5
+_BROKEN = 1e30  # a loss beyond is as good as infinite
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def diagnose(run: str | None, given: Given, stage: Stage) -> Findings:
         MixmonError: There is nothing that can be analysed.
     """
     with stage("reading", None) as advance:
-        record = read_run(run, given, advance)
+        record = _sound(read_run(run, given, advance), given)
     replayed = _replay(record, given, stage)
     blocks = combine(record)
     course = follow(record, blocks) if record.counts is not None and len(blocks) else None
@@ -85,6 +86,19 @@ def diagnose(run: str | None, given: Given, stage: Stage) -> Findings:
         remarks=(*record.remarks, *replayed.remarks),
         series=make_series(record, blocks, course, losses, replayed.heat),
     )
+
+
+def _sound(record: RunRecord, given: Given) -> RunRecord:
+    """The record with losses beyond all reason as broken ones, and remarks on what is missing or not used."""
+    remarks = list(record.remarks)
+    if len(record.first):
+        missing = int(record.first[0] + (record.first[1:] - (record.first + record.span)[:-1]).sum())
+        if missing > 0 and record.counts is not None:
+            remarks.append(f"{missing:,} batches are missing from the record")
+    if given.labels is not None and "replay" not in record.source:
+        remarks.append("--labels is not used: the labels are those that were recorded")
+    loss = np.where(np.abs(record.loss) > _BROKEN, np.inf, record.loss)
+    return replace(record, loss=loss, remarks=tuple(remarks))
 
 
 def _replay(record: RunRecord, given: Given, stage: Stage) -> _Replayed:

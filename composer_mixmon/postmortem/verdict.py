@@ -17,6 +17,8 @@ __all__ = ["advise", "judge"]
 
 _MATERIAL = 0.05  # share of the loss's variance below which a mixture is not why it swings
 _CHANCE = 0.05
+_FEW = 20  # rows without which nothing is said
+_SHORT = 200  # rows from which on a relation that is not seen is none
 _UNUSUAL = 0.95  # quantile of earlier windows from which a deviation is out of the ordinary
 _NAMED = 3
 
@@ -48,7 +50,10 @@ def judge(mixture: MixtureFindings | None, loss: LossFindings | None, order: Ord
         return Verdict("order", head, tuple(reasons))
     if mixture is None or loss is None:
         return Verdict("unknown", _unknown(mixture, loss), tuple(reasons))
-    if mixture.alarms and not onset and _open(loss):
+    if loss.rows < _FEW:
+        head = f"There are too few batches with a loss to say anything: {loss.rows:,}."
+        return Verdict("unknown", head, tuple(reasons))
+    if mixture.alarms and _open(loss):
         head = "The mixture was biased; whether the loss follows it cannot be told from what was recorded."
         return Verdict("unknown", head, tuple(reasons))
     return Verdict("not data", _not_data(mixture, onset), tuple(reasons))
@@ -65,7 +70,7 @@ def _follows(mixture: MixtureFindings, loss: LossFindings) -> bool:
 
 def _open(loss: LossFindings) -> bool:
     """Whether the record is too short, or too noisy, to rule out that the mixture explains the loss."""
-    return loss.explained is None or loss.explained.high >= _MATERIAL
+    return loss.explained is None or loss.explained.high >= _MATERIAL or loss.rows < _SHORT
 
 
 def _biased_at(mixture: MixtureFindings, onset: Onset) -> bool:

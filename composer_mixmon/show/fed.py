@@ -102,8 +102,8 @@ def _recorded(ledger: Ledger, batch: int, given: Given) -> Fed:
 
 def _bare(settings: dict[str, Any], batches: int) -> RunRecord:
     """A run of which only the settings are known, and how many batches it has."""
-    rows = np.arange(batches)
-    return RunRecord("", (), rows, np.ones_like(rows), None, np.zeros(batches), settings=settings)
+    first, span = np.zeros(1, np.int64), np.full(1, batches, np.int64)  # one row will do, however long the run
+    return RunRecord("", (), first, span, None, np.zeros(1), settings=settings)
 
 
 def _candidates(record: RunRecord, part: Part, batch: int, order: RunOrder) -> Iterator[tuple[Replay, int]]:

@@ -105,7 +105,7 @@ def _found(run: str | None, given: Given) -> RunRecord | Logged:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError("RUN", run, f"cannot be read: {error}") from error
-    name = wandb_path(run)
+    name = None if path.parent.is_dir() else wandb_path(run)
     if name is None:
         raise ConfigError("RUN", run, f"there is no such file or folder: give {_KINDS}")
     return read_wandb_run(name, given.loss)
@@ -114,6 +114,10 @@ def _found(run: str | None, given: Given) -> RunRecord | Logged:
 def _read_folder(folder: Path, given: Given) -> RunRecord | Logged:
     if any(next(folder.glob(pattern), None) for pattern in _LEDGERS):
         return _ledger(folder)
+    if deeper := next(
+        folder.glob("*/mixmon/*/segment-*.jsonl"), None
+    ):  # a run's folder around its save_folder
+        return _ledger(deeper.parents[2])
     if files := find_wandb_files(folder):
         return read_wandb_files(files, given.loss)
     if files := find_event_files(folder):

@@ -29,6 +29,8 @@ from composer_mixmon.sources.settings import (
     stream_sources,
 )
 
+_MOST = 100_000_000  # batches: steps beyond are samples or tokens, or damaged
+
 __all__ = ["book_remarks", "read_order", "with_replay"]
 
 
@@ -137,7 +139,10 @@ def _plan(record: RunRecord, config: str, given: Given) -> Plan:
                 raise ConfigError(name, value, f"the run's config says {logged}: leave it out")
         nodes, ranks = world.nodes, world.ranks_per_node
         workers = world.workers_per_rank if workers is None else workers
-    plan = make_plan(config, Options(nodes or 1, ranks or 1, workers, labels=given.labels))
+    plan = make_plan(
+        config,
+        Options(1 if nodes is None else nodes, 1 if ranks is None else ranks, workers, labels=given.labels),
+    )
     names = plan.names
     if given.labels is None and record.names and set(record.names) != set(names):
         mend = f"the YAML's labels are {', '.join(names[:5])}: give the YAML that the run was started with"
@@ -182,7 +187,10 @@ def _stream_labels(record: RunRecord, shards: ShardTable) -> LabelMap | None:
 def _length(record: RunRecord, plan: Plan | None) -> int:
     """Batches of the run: those recorded, or those that the YAML has it train on."""
     if len(record.first):
-        return int((record.first + record.span).max())
+        batches = int((record.first + record.span).max())
+        if batches > _MOST:
+            raise ConfigError("RUN", batches, "batches are more than any run has: its steps must be batches")
+        return batches
     if plan is None:
         return 0
     duration = read_duration(plan.prepared.training.run.get("max_duration"))
