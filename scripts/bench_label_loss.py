@@ -112,7 +112,7 @@ def bench(sparse: bool, pairs: int, batches: int) -> dict[str, Any]:
 @click.option("--quick", is_flag=True, help="A tenth of the work, to see that it runs.")
 def main(as_json: bool, quick: bool) -> None:
     """Measure what the loss by label costs a training run."""
-    amount = (1, 40) if quick else (5, 210)
+    amount = (1, 40) if quick else (5, 110)
     figures = {name: bench(name == "sparse", *amount) for name in ("dense", "sparse")}
     if as_json:
         click.echo(json.dumps(figures))

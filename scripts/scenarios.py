@@ -156,16 +156,11 @@ class Scenarios:
 
     def truth(self, run: Path) -> SeeSaw:
         """What a see-saw's run was fed, by streaming's own order of the epoch, and its loss."""
-        settings, batch = self.config.train_loader, self.config.global_train_batch_size
-        dataset = StreamingDataset(batch_size=batch, **pretrain.as_dict(settings.dataset))
-        dataset.state_dict(0, from_beginning=True)  # fills in the settings that were left to it
-        work = generate_work(dataset.batching_method, dataset, World(1, 1, settings.num_workers, 0), 0, 0)
-        ids = work.transpose(3, 2, 0, 1, 4).reshape(-1, batch)  # workers take turns
-        ends = np.cumsum(dataset.samples_per_shard)
-        names = [shard.raw_data.basename for shard in dataset.shards]
-        japanese = np.array([name.startswith("ja/") for name in names])[np.searchsorted(ends, ids, "right")]
-        loss = losses(run)
-        return SeeSaw(japanese.mean(axis=1)[: len(loss)], loss, float(dataset.samples_per_shard[0] / batch))
+        ids, dataset = epoch_order(self.config)
+        shards = np.searchsorted(np.cumsum(dataset.samples_per_shard), ids, "right")
+        japanese = np.array([shard.raw_data.basename.startswith("ja/") for shard in dataset.shards])
+        loss, per_shard = losses(run), float(dataset.samples_per_shard[0] / ids.shape[1])
+        return SeeSaw(japanese[shards].mean(axis=1)[: len(loss)], loss, per_shard)
 
     def check_left(self, name: str, run: Path) -> list[Check]:
         """Copy what is left of a see-saw's run, and have mixmon look at that."""
@@ -187,6 +182,15 @@ class Scenarios:
             sys.exit(f"{' '.join(map(str, command))}: exit status {done.returncode}")
         (self.folder / f"{name}.json").write_text(done.stdout, encoding="utf-8")
         return json.loads(done.stdout) | {"status": done.returncode}
+
+
+def epoch_order(cfg: DictConfig) -> tuple[np.ndarray, StreamingDataset]:
+    """The sample ids of epoch 0 as streaming orders them, of shape (batches, batch), and its dataset."""
+    settings, batch = cfg.train_loader, cfg.global_train_batch_size
+    dataset = StreamingDataset(batch_size=batch, **pretrain.as_dict(settings.dataset))
+    dataset.state_dict(0, from_beginning=True)  # fills in the settings that were left to it
+    work = generate_work(dataset.batching_method, dataset, World(1, 1, settings.num_workers, 0), 0, 0)
+    return work.transpose(3, 2, 0, 1, 4).reshape(-1, batch), dataset  # workers take turns
 
 
 def losses(run: Path) -> np.ndarray:
