@@ -249,7 +249,8 @@ class Integrity:
         """Note a batch for the books; returns the spots to count."""
         numbers["samples"] = len(batch.ids)
         if batch.epoch < FINGERPRINT_BATCHES:
-            numbers["fingerprint"] = batch.order * (2 * batch.epoch + 1) * _STEP
+            # Of each batch as a set: a mid-epoch change of world size changes the places within a batch.
+            numbers["fingerprint"] = batch.digest * (2 * batch.epoch + 1) * _STEP
             numbers["hashed"] = int(self._rank == 0)
         if not self._judged:
             return batch.spots[:0]

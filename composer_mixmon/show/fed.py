@@ -102,7 +102,7 @@ def _recorded(ledger: Ledger, batch: int, given: Given) -> Fed:
 
 def _bare(settings: dict[str, Any], batches: int) -> RunRecord:
     """A run of which only the settings are known, and how many batches it has."""
-    first, span = np.zeros(1, np.int64), np.full(1, batches, np.int64)  # one row will do, however long the run
+    first, span = np.zeros(1, np.int64), np.full(1, batches, np.int64)  # one row will do
     return RunRecord("", (), first, span, None, np.zeros(1), settings=settings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,13 @@ def fit(loader: Any, *callbacks: Callback, **settings: Any) -> Trainer:
 def by_id(samples: int, **settings: Any) -> MixMon:
     """A MixMon for which every sample is a label of its own: its counts tell the ids."""
     return MixMon(**{"labels": {"position": samples}, "window": "1000ba", "log_interval": "4ba"} | settings)
+
+
+def books_in(path: Path) -> dict[str, Any]:
+    """The books of a checkpoint, without the name that its run's ledger has by chance."""
+    saved = dict(torch.load(path, weights_only=False)["state"]["callbacks"])["MixMon"]
+    assert saved.pop("ledger")
+    return saved
 
 
 def rows(monitor: MixMon) -> Counts:

@@ -49,9 +49,9 @@ WARNED = Warned()
 logging.getLogger("composer_mixmon").addHandler(WARNED)
 
 
-def loader(**settings: Any) -> StreamingDataLoader:
-    dataset = streaming_dataset(FOLDER / "mds", BATCH, **settings)
-    return StreamingDataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=as_dict)
+def loader(batch: int = BATCH, workers: int = 2, **settings: Any) -> StreamingDataLoader:
+    dataset = streaming_dataset(FOLDER / "mds", batch, **settings)
+    return StreamingDataLoader(dataset, batch_size=batch, num_workers=workers, collate_fn=as_dict)
 
 
 def monitor(**settings: Any) -> MixMon:
@@ -190,6 +190,14 @@ def same_data() -> dict[str, Any]:
     return train(monitor(), DataLoader(tensors, batch_size=BATCH, sampler=sampler))
 
 
+def uneven_same_data() -> dict[str, Any]:
+    """The same on all ranks, of which the last has one batch less: they end within an interval."""
+    samples = BATCH * (5 if is_last() else 6)
+    tensors = torch.utils.data.TensorDataset(torch.arange(samples), torch.rand(samples, 2))
+    sampler = DistributedSampler(tensors, num_replicas=1, rank=0, shuffle=False)
+    return train(monitor(labels={"position": 2}), DataLoader(tensors, batch_size=BATCH, sampler=sampler))
+
+
 def other_seed() -> dict[str, Any]:
     """The last rank's copy of the settings says another seed than that of the data which it is given."""
     data = loader(**SHUFFLED)
@@ -210,6 +218,24 @@ def saved() -> dict[str, Any]:
     return train(monitor(), duration="6ba", save_num_checkpoints_to_keep=-1, **where)
 
 
+def long_run(until: int, workers: int, **where: Any) -> dict[str, Any]:
+    """Two epochs in global batches of 16 by any number of ranks, or a part of them."""
+    where |= {"save_filename": "ba{batch}.pt", "save_interval": "1ba", "save_num_checkpoints_to_keep": -1}
+    data = loader(16 // dist.get_world_size(), workers, **SHUFFLED)
+    return train(monitor(), data, duration=f"{until}ba", **where)
+
+
+def unbroken() -> dict[str, Any]:
+    return long_run(12, 2, save_folder=str(FOLDER / "unbroken"))
+
+
+def leg() -> dict[str, Any]:
+    """A part of that run, which goes on where the one before it, of other ranks and workers, stopped."""
+    begin, until, workers = {4: (0, 3, 2), 2: (3, 8, 0), 8: (8, 12, 1)}[dist.get_world_size()]
+    folder = str(FOLDER / "legs")
+    return long_run(until, workers, save_folder=folder, load_path=f"{folder}/ba{begin}.pt" if begin else None)
+
+
 SCENARIOS: list[Callable[[], dict[str, Any]]] = [
     plain,
     without,
@@ -222,7 +248,10 @@ SCENARIOS: list[Callable[[], dict[str, Any]]] = [
     raising,
     mistake_on_one_rank,
     saved,
+    unbroken,
+    leg,
     same_data,
+    uneven_same_data,
     other_seed,
 ]
 

@@ -23,7 +23,7 @@ from composer_mixmon.run_record import Resumption
 from composer_mixmon.show import show_batch
 from composer_mixmon.sources import Given
 from tests.live.data import mds_loader, streaming_dataset, write_mds
-from tests.live.helpers import Witness, ids_to_rows, rows, trainer
+from tests.live.helpers import Witness, books_in, ids_to_rows, rows, trainer
 
 SAMPLES, BATCH, INTERVAL = 96, 4, 4
 SCRIPT = Path(__file__).with_name("rank_script.py")
@@ -31,7 +31,8 @@ SCRIPT = Path(__file__).with_name("rank_script.py")
 
 def launch(ranks: int, folder: Path, scenarios: list[str], command: list[str]) -> Any:
     """Run the script on so many ranks; returns the folder and each rank's report."""
-    write_mds(folder / "mds", SAMPLES)
+    if not (folder / "mds").exists():
+        write_mds(folder / "mds", SAMPLES)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -65,6 +66,7 @@ BY_TWO = [
     "mistake_on_one_rank",
     "saved",
     "same_data",
+    "uneven_same_data",
     "other_seed",
 ]
 
@@ -123,6 +125,13 @@ def test_healthy_ranks_give_no_findings(two: Any, scenario: str) -> None:
 def test_ranks_that_get_the_same_data(two: Any) -> None:
     """Each sample comes on both ranks."""
     assert integrity(of(two, "same_data")) == NOTHING | {"rank_overlap": SAMPLES}
+
+
+def test_ranks_that_get_the_same_data_and_end_apart(two: Any) -> None:
+    """Also the samples after the last whole interval come on both ranks."""
+    ranks = of(two, "uneven_same_data")
+    assert [len(rank["fed"]) for rank in ranks] == [5, 5]
+    assert integrity(ranks)["rank_overlap"] == 5 * BATCH
 
 
 def test_a_rank_that_is_not_fed_as_its_settings_say(two: Any) -> None:
@@ -270,3 +279,37 @@ def test_the_ledger_of_two_ranks_is_gone_on_with_by_one(two: Any) -> None:
             == whole[batch].tolist()
         )
         assert {one.rank for one in shown.samples} == ({0, 1} if batch < 4 else {0})
+
+
+@pytest.fixture(scope="module")
+def legs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[dict[str, Any]]]]:
+    """The reports of four, then two, then eight ranks, each of which goes on where the last stopped."""
+    folder = tmp_path_factory.mktemp("legs")
+    composer = ["-m", "composer.cli.launcher", "-n"]
+    launch(2, folder, ["unbroken"], [*composer, "2"])
+    return folder, [of(launch(n, folder, ["leg"], [*composer, str(n)]), "leg") for n in (4, 2, 8)]
+
+
+def test_resumed_on_other_ranks_and_workers(legs: tuple[Path, list[list[dict[str, Any]]]]) -> None:
+    """Four ranks, then two, then eight: the totals are of the samples fed, and nothing is amiss."""
+    folder, parts = legs
+    whole = np.concatenate([fed(ranks) for ranks in parts])
+    assert [len(ranks[0]["fed"]) for ranks in parts] == [3, 5, 4]
+    for ranks, until in zip(parts, (3, 8, 12), strict=True):
+        assert integrity(ranks) == NOTHING
+        for rank in ranks:
+            np.testing.assert_array_equal(rank["counts"], whole[:until])
+            assert np.sum(rank["counts"]) == rank["sample"] == until * 16
+            assert rank["warned"] == []
+    for epoch in (whole[:6], whole[6:]):
+        np.testing.assert_array_equal(epoch.sum(axis=0), 1)
+    record = read_ledger(str(folder / "legs")).record
+    np.testing.assert_array_equal(record.counts, whole)
+    assert [(one.batch, one.discarded) for one in record.resumptions] == [(3, 0), (8, 0)]
+
+
+def test_resumed_on_other_ranks_keeps_the_books(legs: tuple[Path, list[list[dict[str, Any]]]]) -> None:
+    """At the end, the same books to the byte as those of two ranks that were never interrupted."""
+    folder, _ = legs
+    resumed, unbroken = (books_in(folder / name / "ba12.pt") for name in ("legs", "unbroken"))
+    assert json.dumps(resumed) == json.dumps(unbroken)

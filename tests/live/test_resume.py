@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from composer.loggers import InMemoryLogger, Logger
 from streaming import StreamingDataLoader
 
 from composer_mixmon import MixMon
+from composer_mixmon.ledger import read_ledger
+from composer_mixmon.run_record import RunRecord
 from tests.live.data import as_dict, two_streams
-from tests.live.helpers import Witness, fit, ids_to_rows, metrics, pending, rows, trainer
+from tests.live.helpers import Witness, books_in, fit, ids_to_rows, metrics, pending, rows, trainer
 
 BATCH, BATCHES = 6, 22  # two epochs of 11
 RULE = {"rules": [{"deviation": 0.3, "for": "3ba", "grace": "2ba"}]}
@@ -52,26 +55,53 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MixMo
     return folder, mixmon, metrics(run), witness
 
 
+def same_record(one: RunRecord, other: RunRecord) -> None:
+    """Each batch has the same counts, order, epoch and, to the bit, loss."""
+    for name in ("first", "counts", "order", "epoch", "loss"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), strict=True)
+
+
+EVERYWHERE = [*((at, 0) for at in range(1, BATCHES)), (7, 2), (16, 2)]
+
+
 @pytest.mark.filterwarnings("ignore:No batches were trained:UserWarning")  # resumed where an epoch ends
-@pytest.mark.parametrize(
-    ("at", "workers"), [(1, 0), (3, 0), (4, 0), (10, 0), (11, 0), (12, 0), (21, 0), (7, 2), (16, 2)]
-)
+@pytest.mark.parametrize(("at", "workers"), EVERYWHERE)
 def test_resumed_equals_uninterrupted(
     tmp_path: Path, uninterrupted: tuple[Path, MixMon, Any, Witness], at: int, workers: int
 ) -> None:
-    """Interrupted within and at the end of an interval and an epoch: same books, same figures."""
-    _, expected, logged, _ = uninterrupted
+    """Interrupted at any batch: the same books to the byte, the same figures, the same ledger."""
+    folder, _, logged, _ = uninterrupted
     settings: dict[str, Any] = {"loggers": [InMemoryLogger()], **saving(tmp_path / "saved")}
     first = fit(loader(tmp_path, workers), monitor(), duration=f"{at}ba", **settings)
-    settings = {"loggers": [InMemoryLogger()], "load_path": str(tmp_path / "saved" / f"ba{at}.pt")}
-    resumed = monitor()
-    second = fit(loader(tmp_path, workers), resumed, duration=f"{BATCHES}ba", **settings)
-    assert resumed.state_dict() == expected.state_dict()
+    settings |= {"loggers": [InMemoryLogger()], "save_overwrite": True}
+    settings["load_path"] = str(tmp_path / "saved" / f"ba{at}.pt")
+    second = fit(loader(tmp_path, workers), monitor(), duration=f"{BATCHES}ba", **settings)
+    last = f"ba{BATCHES}.pt"
+    books, expected = books_in(tmp_path / "saved" / last), books_in(folder / "saved" / last)
+    assert json.dumps(books) == json.dumps(expected)
     before, after = metrics(first), metrics(second)
     for key, seen in logged.items():
         left_over = [] if at % 4 == 0 else before[key][-1:]  # logged because training ended
         assert before[key] == [entry for entry in seen if entry[0] < at] + left_over
         assert after[key] == [entry for entry in seen if entry[0] >= at]
+    same_record(read_ledger(str(tmp_path / "saved")).record, read_ledger(str(folder / "saved")).record)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes:UserWarning")
+def test_resumed_with_other_workers(tmp_path: Path, uninterrupted: tuple[Path, MixMon, Any, Witness]) -> None:
+    """Two, then none, then four: the order is not the workers', so that books and ledger stay the same."""
+    folder, _, logged, _ = uninterrupted
+    settings: dict[str, Any] = {"save_overwrite": True, **saving(tmp_path / "saved")}
+    begin = None
+    for workers, end in ((2, 5), (0, 14), (4, BATCHES)):
+        settings |= {"load_path": begin, "loggers": [InMemoryLogger()]}
+        run = fit(loader(tmp_path, workers), monitor(), duration=f"{end}ba", **settings)
+        begin = str(tmp_path / "saved" / f"ba{end}.pt")
+    assert json.dumps(books_in(Path(begin))) == json.dumps(books_in(folder / "saved" / f"ba{BATCHES}.pt"))
+    same_record(read_ledger(str(tmp_path / "saved")).record, read_ledger(str(folder / "saved")).record)
+    for kind in ("plan_mismatch", "repeats", "gaps", "rank_overlap"):
+        key = f"mixmon/integrity/{kind}"
+        assert metrics(run)[key][-1] == logged[key][-1] == (BATCHES, 0.0)
 
 
 def test_every_checkpoint_holds_what_has_been_trained_on(
@@ -87,7 +117,11 @@ def test_every_checkpoint_holds_what_has_been_trained_on(
         total = np.array(books["mixture"]["run"]) + pending(books).sum(axis=0)
         ids = np.array([i for ids in witness.batches[:batch] for i in ids])
         assert total.tolist() == [(ids < 40).sum(), (ids >= 40).sum()]
-        assert total.sum() == saved["timestamp"]["Timestamp"]["sample"]
+        stamp = saved["timestamp"]["Timestamp"]
+        assert total.sum() == stamp["sample"]
+        epoch = books["integrity"]["epoch"]
+        assert epoch["number"] in (stamp["epoch"], -1)  # at the epoch's end, the books of it are closed
+        assert epoch["position"] == (stamp["sample_in_epoch"] if epoch["number"] >= 0 else 0)
 
 
 def test_the_books_are_plain_types(uninterrupted: tuple[Path, MixMon, Any, Witness]) -> None:
