@@ -135,11 +135,6 @@ class Books:
         epoch = {"repeats": self._repeats, "gaps": self._epoch.skipped, "rank_overlap": self._overlap}
         return {name: count + epoch.get(name, 0) for name, count in self._sums.items()}
 
-    @property
-    def first_order(self) -> int | None:
-        """Fingerprint of the order of the dataset's first epoch, once it is known."""
-        return next((order for epoch, _, order in self._orders if epoch == 0), None)
-
     def copy(self) -> Books:
         """Books that can be gone on with without touching these."""
         other = copy.copy(self)

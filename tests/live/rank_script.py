@@ -220,7 +220,7 @@ def saved() -> dict[str, Any]:
 
 def long_run(until: int, workers: int, **where: Any) -> dict[str, Any]:
     """Two epochs in global batches of 16 by any number of ranks, or a part of them."""
-    where |= {"save_filename": "ba{batch}.pt", "save_interval": "1ba", "save_num_checkpoints_to_keep": -1}
+    where |= {"save_filename": "ba{batch}.pt", "save_interval": "100ba", "save_num_checkpoints_to_keep": -1}
     data = loader(16 // dist.get_world_size(), workers, **SHUFFLED)
     return train(monitor(), data, duration=f"{until}ba", **where)
 

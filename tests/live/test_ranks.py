@@ -285,9 +285,8 @@ def test_the_ledger_of_two_ranks_is_gone_on_with_by_one(two: Any) -> None:
 def legs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[dict[str, Any]]]]:
     """The reports of four, then two, then eight ranks, each of which goes on where the last stopped."""
     folder = tmp_path_factory.mktemp("legs")
-    composer = ["-m", "composer.cli.launcher", "-n"]
-    launch(2, folder, ["unbroken"], [*composer, "2"])
-    return folder, [of(launch(n, folder, ["leg"], [*composer, str(n)]), "leg") for n in (4, 2, 8)]
+    launch(2, folder, ["unbroken"], [])
+    return folder, [of(launch(n, folder, ["leg"], []), "leg") for n in (4, 2, 8)]
 
 
 def test_resumed_on_other_ranks_and_workers(legs: tuple[Path, list[list[dict[str, Any]]]]) -> None:
