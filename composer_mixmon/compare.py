@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
+from composer_mixmon.errors import ConfigError
 from composer_mixmon.printing import say
 from composer_mixmon.run_record import RunRecord
 from composer_mixmon.sources.read import read_run
@@ -61,9 +62,17 @@ class Compared:
         """Whether the runs were fed differently."""
         return self.first is not None
 
+    @property
+    def seeds_without_effect(self) -> bool:
+        """Whether the order is the same although the runs' seeds differ."""
+        reseeded = any(one.name.split(".")[-1] == "shuffle_seed" for one in self.settings)
+        return reseeded and not self.biased and self.by == "order hashes"
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain types, for JSON."""
-        return {"format": _FORMAT, **vars(self), "settings": [vars(one) for one in self.settings]}
+        settings = [vars(one) for one in self.settings]
+        told = vars(self) | {"settings": settings, "seeds_without_effect": self.seeds_without_effect}
+        return {"format": _FORMAT, **told}
 
 
 def compare_runs(first: str, second: str) -> Compared:
@@ -74,9 +83,13 @@ def compare_runs(first: str, second: str) -> Compared:
         second: The same of another run.
 
     Raises:
-        MixmonError: One of them cannot be read.
+        MixmonError: One of them cannot be read, or they have no record of the same batches.
     """
-    return compare_records(read_run(first), read_run(second))
+    compared = compare_records(read_run(first), read_run(second))
+    if not compared.rows:
+        mend = "has no record of the same batches as the first run's; compare two ledgers"
+        raise ConfigError("RUN_B", second, mend)
+    return compared
 
 
 def compare_records(first: RunRecord, second: RunRecord) -> Compared:
@@ -134,8 +147,9 @@ def print_compared(compared: Compared, console: Console) -> None:
         say(console, "no setting differs")
     for remark in compared.remarks:
         say(console, f"note: {remark}")
-    if not compared.rows:
-        say(console, "verdict: the runs have nothing in common to compare")
+    if compared.seeds_without_effect:
+        text = f"verdict: the same order in {compared.rows:,} rows although the seeds differ"
+        say(console, text, "bold yellow")
     elif compared.first is None:
         say(console, f"verdict: no difference in {compared.rows:,} rows, by {compared.by}", "bold green")
     else:

@@ -69,3 +69,11 @@ def test_settings_that_differ() -> None:
         Difference("dataset.streams.1.sha", "y", "z"),
         Difference("new", "(not set)", 3),
     )
+
+
+def test_a_seed_without_effect() -> None:
+    """The same order with different seeds is told apart from the same run twice."""
+    one, two = (record(settings={"dataset": {"shuffle_seed": seed}}) for seed in (1, 2))
+    assert compare_records(one, two).seeds_without_effect
+    assert not compare_records(one, one).seeds_without_effect
+    assert not compare_records(one, replace(two, order=None)).seeds_without_effect  # counts prove no order

@@ -177,6 +177,26 @@ def test_where_two_runs_part(tmp_path: Path) -> None:
     assert "part at batch 0" in printed
 
 
+def test_a_seed_without_effect(tmp_path: Path) -> None:
+    """Runs of two seeds that were fed the same are told so."""
+    for seed in (1, 2):
+        run(tmp_path, f"seed{seed}", duration="4ba", shuffle=False, shuffle_seed=seed)
+    assert compared(tmp_path / "seed1", tmp_path / "seed2", status=0)["seeds_without_effect"]
+    printed = mixmon("compare", tmp_path / "seed1", tmp_path / "seed2").stdout
+    assert "the same order in 4 rows although the seeds differ" in printed
+
+
+def test_runs_of_other_batches(tmp_path: Path) -> None:
+    """What has no batch in common cannot be compared: one line, exit status 2."""
+    run(tmp_path, "one", duration="4ba")
+    (tmp_path / "two.csv").write_text(
+        "Step,loss/train/total\n" + "".join(f"{i},{i}\n" for i in range(100, 140))
+    )
+    result = mixmon("compare", tmp_path / "one", tmp_path / "two.csv")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "no record of the same batches" in result.stderr
+
+
 def test_comparing_what_is_not_there(tmp_path: Path) -> None:
     """One line, exit status 2."""
     result = mixmon("compare", tmp_path / "a", tmp_path / "b")
