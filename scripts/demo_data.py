@@ -137,7 +137,8 @@ def main(argv: list[str] | None = None) -> None:
     partial = args.root.with_name(f"{args.root.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    logging.disable(logging.WARNING)  # merge_index announces its temporary folder as a warning
+    # merge_index announces its temporary folder as a warning
+    logging.getLogger("streaming.base.util").setLevel(logging.ERROR)
     write_corpus(partial, args.sequences, args.shards)
     (partial / MARKER).write_text(json.dumps(made_of, indent=2))
     if marker.exists():
