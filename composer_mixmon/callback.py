@@ -110,7 +110,8 @@ class MixMon(Callback):
     +------------------------------------+-------------------------------------------------------------------+
 
     A label is its own name there, unless a logger would refuse it or take it for another: see
-    :func:`~composer_mixmon.metric_names.metric_names`.
+    :func:`~composer_mixmon.metric_names.metric_names`. Of more than 61 labels, the 60 with the largest
+    targets are logged one by one, and the rest as ``other``.
 
     Args:
         labels: What a sample counts as: ``"stream"``; ``{"shards": {"ja": "ja/*", "en": ["en/*", "0:8"]}}``
@@ -370,7 +371,7 @@ class MixMon(Callback):
         wanted = None if packed else self._config.integrity
         integrity = watch_data(wanted, loader, state) if wanted else None
         parts, every = assemble(self._config, loader), self._config.loss
-        losses = LabelLoss(parts.labels.names, every, dist.get_global_rank() == 0) if every else None
+        losses = LabelLoss(parts.monitor.logged, every, dist.get_global_rank() == 0) if every else None
         for rider in filter(None, (integrity, losses)):
             parts.monitor.carry(rider)
         return parts, integrity, losses

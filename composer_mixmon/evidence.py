@@ -40,6 +40,7 @@ import numpy.typing as npt
 
 from composer_mixmon.e_value import Null, log_e_value, log_mean
 from composer_mixmon.errors import ConfigError
+from composer_mixmon.packing import pack_counts, unpack_counts
 
 __all__ = ["Evidence", "EvidenceFold", "EvidenceSettings", "batching_effects", "log_e_value"]
 
@@ -235,7 +236,7 @@ class Evidence:
             "null": self._fingerprint(),
             "batches": self._state.batches,
             "start": self._state.start[0].tolist(),
-            "block": self._state.block[0].tolist(),
+            "block": pack_counts(self._state.block[0]),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -250,7 +251,8 @@ class Evidence:
             )
         if state["null"] != self._fingerprint():
             raise ValueError("the evidence saved is against another target, tolerance, unit or scales")
-        start, block = np.array(state["start"], np.float64), np.array(state["block"], np.int64)
+        start = np.array(state["start"], np.float64)
+        block = unpack_counts(state["block"], len(self.settings.target))
         self._state = _State(int(state["batches"]), start[None], block[None])
 
     def _fingerprint(self) -> str:

@@ -39,7 +39,7 @@ import yaml
 from composer_mixmon.config import label_name
 from composer_mixmon.errors import ConfigError, DatasetError
 from composer_mixmon.labels import UNLABELLED, LabelMap, with_unlabelled
-from composer_mixmon.mixture import pack_counts, unpack_counts
+from composer_mixmon.packing import pack_counts, unpack_counts
 from composer_mixmon.shards import ShardTable
 
 __all__ = ["label_by_file", "shard_entry"]

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from composer_mixmon.logged_labels import LoggedLabels
 from composer_mixmon.loss_sums import UNIT, LossSums
-from composer_mixmon.metric_names import metric_names
-from composer_mixmon.mixture import pack_counts, unpack_counts
 from composer_mixmon.monitor import AddUp
+from composer_mixmon.packing import pack_counts, unpack_counts
 from composer_mixmon.token_loss import UnreadableError, classes_of, loss_sums
 
 __all__ = ["LabelLoss"]
@@ -38,13 +38,13 @@ class LabelLoss:
     If the loss that comes out is not the step's own, all ranks say so once and log none from there on.
 
     Args:
-        names: The labels' names.
+        logged: The labels whose loss is logged.
         every: The batches with numbers divisible by this are chosen.
         speaks: Whether this rank says what concerns all of them.
     """
 
-    def __init__(self, names: tuple[str, ...], every: int, speaks: bool = True) -> None:
-        self._names = names
+    def __init__(self, logged: LoggedLabels, every: int, speaks: bool = True) -> None:
+        self._logged = logged
         self._every = every
         self._speaks = speaks
         self._off = False
@@ -58,7 +58,9 @@ class LabelLoss:
         self._done: torch.Tensor | None = None  # of batches done since the last addition
         self._unread = 0  # of these, how many could not be read
         self._waits = False  # there have been some, on every rank
-        self._total = np.zeros((2, len(names)), np.int64)  # losses and tokens of all ranks since the last log
+        self._total = np.zeros(
+            (2, logged.total), np.int64
+        )  # losses and tokens of all ranks since the last log
         self._told = False  # these have been logged, with an interval whose last batch is in hand
 
     def put(self, batch: int, labels: Ints | None) -> None:
@@ -111,7 +113,7 @@ class LabelLoss:
     def part(self, batches: int) -> Ints:
         """This rank's sums of the batches done since the last time."""
         del batches
-        sums = LossSums(len(self._names))
+        sums = LossSums(self._logged.total)
         if self._done is not None:
             sums.values += self._done.cpu().numpy()
         sums.head[0] = self._unread
@@ -120,7 +122,7 @@ class LabelLoss:
 
     def receive(self, total: Ints) -> None:
         """Take their sum over all ranks."""
-        sums = LossSums(len(self._names), total)
+        sums = LossSums(self._logged.total, total)
         if sums.empty or self._off:  # what was in hand when it was turned off
             return
         reading = sums.reading()
@@ -142,9 +144,10 @@ class LabelLoss:
     def report(self) -> dict[str, float]:
         """Name the figures of all that has been added up, for a log; of labels that have tokens."""
         self._told = True
+        logged = self._logged.sums(self._total).tolist()
         return {
             f"mixmon/loss/{name}": loss / tokens / UNIT
-            for name, loss, tokens in zip(metric_names(self._names), *self._total.tolist(), strict=True)
+            for name, loss, tokens in zip(self._logged.names, *logged, strict=True)
             if tokens
         }
 
@@ -164,7 +167,7 @@ class LabelLoss:
         Raises:
             ValueError: It is of another number of labels or damaged.
         """
-        total = unpack_counts(state["total"], len(self._names))
+        total = unpack_counts(state["total"], self._logged.total)
         if total.shape != self._total.shape:
             raise ValueError(f"losses and tokens are two rows, {len(total)} were saved")
         self._total = total
@@ -177,7 +180,7 @@ class LabelLoss:
         if self._label_of_row is None:
             self._label_of_row = torch.tensor(labels).to(classes.device, non_blocking=True)
         here = self._label_of_row[begin : self._rows]
-        sums = loss_sums(outputs, batch, loss, here, len(self._names))
+        sums = loss_sums(outputs, batch, loss, here, self._logged.total)
         self._sums = sums if self._sums is None else self._sums + sums
 
     def _count(self, samples: int) -> None:

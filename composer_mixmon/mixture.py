@@ -5,8 +5,6 @@ Live monitoring, audit and post-mortem all fold rows of per-batch counts into a 
 
 from __future__ import annotations
 
-import base64
-import zlib
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from composer_mixmon.metric_names import metric_names
+from composer_mixmon.logged_labels import LoggedLabels, choose_labels
+from composer_mixmon.packing import pack_counts, unpack_counts
 from composer_mixmon.statistics import chi_square_per_degree, deviation, noise_floor
 
-__all__ = ["Fold", "Mixture", "pack_counts", "unpack_counts"]
+__all__ = ["Fold", "Mixture"]
 
 _ROOM = 4  # windows of rows held, so that the window is moved to the front once in three
 
@@ -161,13 +160,17 @@ class Mixture:
         self._rows[: self.window], self._spread[: self.window] = kept, spread
         self._end = self.window
 
-    def metrics(self, fold: Fold, names: tuple[str, ...]) -> dict[str, float]:
+    def metrics(
+        self, fold: Fold, names: tuple[str, ...], logged: LoggedLabels | None = None
+    ) -> dict[str, float]:
         """Name the figures after the last batch of ``fold`` as they are logged.
 
         Args:
             fold: At least one batch.
             names: The labels.
+            logged: Those with figures of their own; ``None``: chosen by the target.
         """
+        logged = logged or choose_labels(names, self.target)
         window = fold.window[-1]
         figures = {
             "mixmon/window/deviation": float(deviation(window, self.target)),
@@ -175,14 +178,10 @@ class Mixture:
             "mixmon/window/dispersion": fold.dispersion_at(-1),
             "mixmon/run/deviation": float(deviation(fold.run, self._run_target(int(fold.run.sum())))),
         }
-        for scope, counts in (("window", window), ("run", fold.run)):
-            shares = (counts / max(1, int(counts.sum()))).tolist()
-            keys = [f"mixmon/{scope}/ratio/{name}" for name in metric_names(names)]
-            figures |= dict(zip(keys, shares, strict=True))
-        return figures
+        return figures | logged.ratios("window", window) | logged.ratios("run", fold.run)
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts as plain types: ``run`` a list of int, ``recent`` a compressed string."""
+        """The counts as plain types: ``run`` a list of int, ``recent`` packed."""
         return {
             "batches": self.batches,
             "run": self.run.tolist(),
@@ -205,34 +204,3 @@ class Mixture:
         self.run, self.batches = run, int(state["batches"])
         self._past_samples, meant = state["past"]
         self._past_meant = np.array(meant or np.zeros(len(run)), np.float64)
-
-
-def pack_counts(counts: Counts | npt.NDArray[np.uint64], level: int = 9) -> str:
-    """Pack counts (rows, labels) as text: smallest unsigned type, column by column, zlib, base64.
-
-    Columns compress better than rows: a label's count hardly changes from batch to batch.
-
-    Args:
-        counts: The counts.
-        level: Of zlib.
-    """
-    width = np.min_scalar_type(int(counts.max(initial=0))).newbyteorder("<")
-    packed = zlib.compress(np.ascontiguousarray(counts.T).astype(width).tobytes(), level)
-    return f"{width.str}:{base64.b64encode(packed).decode('ascii')}"
-
-
-def unpack_counts(text: str, labels: int) -> Counts:
-    """Unpack what :func:`pack_counts` packed, as int64 (rows, labels).
-
-    Raises:
-        ValueError: The text is damaged or its size does not fit the number of labels.
-    """
-    kind, _, body = text.partition(":")
-    if kind not in ("|u1", "<u2", "<u4", "<u8"):
-        raise ValueError(f"counts of an unknown type {kind!r}")
-    try:
-        raw = zlib.decompress(base64.b64decode(body, validate=True))
-    except zlib.error as error:
-        raise ValueError(f"damaged counts: {error}") from error
-    flat = np.frombuffer(raw, np.dtype(kind))
-    return np.ascontiguousarray(flat.reshape(labels, -1).T.astype(np.int64))

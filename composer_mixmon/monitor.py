@@ -19,7 +19,9 @@ import numpy.typing as npt
 from composer_mixmon.alarms import Alarm, Alarms, Look, evidence_rule
 from composer_mixmon.config import Rule
 from composer_mixmon.evidence import Evidence, EvidenceFold, EvidenceSettings
-from composer_mixmon.mixture import Fold, Mixture, pack_counts, unpack_counts
+from composer_mixmon.logged_labels import LoggedLabels, choose_labels
+from composer_mixmon.mixture import Fold, Mixture
+from composer_mixmon.packing import pack_counts, pack_names, unpack_counts, unpack_names
 from composer_mixmon.rows import Closed, Rows
 from composer_mixmon.token_mixture import TokenMixture
 
@@ -29,7 +31,7 @@ Counts = npt.NDArray[np.int64]
 AddUp = Callable[[Counts], Counts]
 """Adds an int64 array of one shape up over all ranks; returns it on each of them."""
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,11 @@ class Monitor:
         return tuple(phase.target for phase in self._phases)
 
     @property
+    def logged(self) -> LoggedLabels:
+        """The labels with figures of their own, the same throughout the run."""
+        return choose_labels(self.names, self._phases[0].target)
+
+    @property
     def run(self) -> Counts:
         """Counts of the run up to the last interval, over all ranks: int64 (labels,)."""
         return self._mixture.run
@@ -224,7 +231,7 @@ class Monitor:
         self.flush(add_up)
         return {
             "format": _FORMAT,
-            "labels": list(self.names),
+            "labels": pack_names(self.names),
             "phase": self.phase,
             "mixture": self._mixture.state_dict(),
             "tokens": self._tokens.state_dict(),
@@ -241,10 +248,9 @@ class Monitor:
         """
         if state.get("format") != _FORMAT:
             raise ValueError(f"they have the format {state.get('format')!r}, this version reads {_FORMAT}")
-        if tuple(state["labels"]) != self.names:
-            raise ValueError(
-                f"they count the labels {_few(state['labels'])}, this run counts {_few(self.names)}"
-            )
+        labels = unpack_names(state["labels"])
+        if labels != self.names:
+            raise ValueError(f"they count the labels {_few(labels)}, this run counts {_few(self.names)}")
         table = unpack_counts(state["pending"], Rows.width(len(self.names)))
         self._added = Rows(len(self.names), table)
         self._drained = len(table)
@@ -276,8 +282,8 @@ class Monitor:
         evidence = self._evidence.fold(rows.counts) if self._evidence else None
         look = self._alarms.look(batch - len(rows) + 1, fold, evidence.log10 if evidence else None)
         self._draft = _Draft(rows, fold, tokens, evidence, look)
-        figures = self._mixture.metrics(fold, self.names)
-        figures |= self._tokens.metrics(tokens, self._mixture.target, self.names)
+        figures = self._mixture.metrics(fold, self.names, self.logged)
+        figures |= self._tokens.metrics(tokens, self._mixture.target, self.logged)
         figures["mixmon/alarms"] = float(self._alarms.fired + len(look.alarms))
         if evidence:
             figures["mixmon/evidence"] = float(evidence.log10[-1])
@@ -311,6 +317,5 @@ class Monitor:
             self._closed.append(Closed(fresh, batch, epoch, loss))
 
 
-def _few(names: Any) -> str:
-    listed = [str(name) for name in names]
-    return ", ".join(listed[:5]) + (", …" if len(listed) > 5 else "")
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from composer_mixmon.metric_names import metric_names
-from composer_mixmon.mixture import pack_counts, unpack_counts
+from composer_mixmon.logged_labels import LoggedLabels
+from composer_mixmon.packing import pack_counts, unpack_counts
 from composer_mixmon.rows import Rows
 from composer_mixmon.statistics import deviation
 
@@ -54,23 +54,19 @@ class TokenMixture:
 
     @staticmethod
     def metrics(
-        sums: deque[tuple[int, Ints]], target: npt.NDArray[np.float64], names: tuple[str, ...]
+        sums: deque[tuple[int, Ints]], target: npt.NDArray[np.float64], logged: LoggedLabels
     ) -> dict[str, float]:
         """Name the figures of a window as they are logged; none while no tokens are known.
 
         Args:
             sums: What :meth:`fold` returned.
             target: Each label's target, float64 (labels,).
-            names: The labels.
+            logged: What has figures of its own.
         """
-        tokens = sum((part for _, part in sums), np.zeros(len(names), np.int64))
-        total = int(tokens.sum())
-        if not total:
+        tokens = sum((part for _, part in sums), np.zeros(len(target), np.int64))
+        if not tokens.any():
             return {}
-        shares = (tokens / total).tolist()
-        keys = [f"mixmon/tokens/ratio/{name}" for name in metric_names(names)]
-        ratios = dict(zip(keys, shares, strict=True))
-        return {"mixmon/tokens/deviation": float(deviation(tokens, target))} | ratios
+        return {"mixmon/tokens/deviation": float(deviation(tokens, target))} | logged.ratios("tokens", tokens)
 
     def state_dict(self) -> dict[str, Any]:
         """The window as plain types."""

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from composer_mixmon.errors import ConfigError, MixmonError
-from composer_mixmon.metric_names import metric_names
+from composer_mixmon.logged_labels import choose_labels
 from composer_mixmon.wandb_connection import connect, reason
 
 __all__ = ["build_workspace", "find_targets", "save_workspace"]
@@ -131,11 +133,13 @@ def _sections(targets: Mapping[str, Sequence[float]]) -> dict[str, list[_Panel]]
     """The sections' panels, by the sections' names."""
     if not targets:
         return {"what the run was fed": _FED, **_MORE}
-    names = dict(zip(targets, metric_names(tuple(targets)), strict=True))
-    bars = _Panel("Mixture of the run", [f"mixmon/run/ratio/{name}" for name in names.values()], bars=True)
+    shares = np.array(list(targets.values()), np.float64)  # (labels, phases)
+    logged = choose_labels(tuple(targets), shares[:, 0].copy())
+    bars = _Panel("Mixture of the run", [f"mixmon/run/ratio/{name}" for name in logged.names], bars=True)
+    each = zip(logged.labels, logged.names, logged.sums(shares.T).T.tolist(), strict=True)
     labels = [
-        _Panel(_title(label, targets[label]), [f"mixmon/{scope}/ratio/{names[label]}" for scope in _SCOPES])
-        for label in sorted(targets, key=lambda label: -max(targets[label]))[:_LABELS]
+        _Panel(_title(label, meant), [f"mixmon/{scope}/ratio/{name}" for scope in _SCOPES])
+        for label, name, meant in sorted(each, key=lambda one: -max(one[2]))[:_LABELS]
     ]
     return {"what the run was fed": [*_FED, bars], "each label": labels, **_MORE}
 

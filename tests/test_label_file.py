@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from composer_mixmon.errors import ConfigError, MixmonError
 from composer_mixmon.label_file import label_by_file, shard_entry
 from composer_mixmon.labels import UNLABELLED
-from composer_mixmon.mixture import pack_counts
+from composer_mixmon.packing import pack_counts
 from composer_mixmon.shards import ShardTable
 
 NAMES = [f"{group}/shard.0000{i}.mds" for group in ("ja", "en") for i in range(2)]

@@ -20,6 +20,7 @@ from composer_mixmon import token_loss
 from composer_mixmon.config import parse_loss
 from composer_mixmon.errors import ConfigError
 from composer_mixmon.label_loss import LabelLoss
+from composer_mixmon.logged_labels import choose_labels
 from composer_mixmon.loss_sums import READINGS, UNIT, LossSums
 from composer_mixmon.token_loss import UnreadableError, loss_sums
 
@@ -318,6 +319,7 @@ def test_wild_values_raise_nothing() -> None:
 # What follows is the life of a batch: put, restart, take, done, part, receive, report, settle.
 
 NAMES = ("ja", "en", "de")
+LOGGED = choose_labels(NAMES, np.ones(3))
 LABEL_OF_SAMPLE = LABEL_OF_ROW.numpy()
 
 
@@ -359,7 +361,7 @@ def expected(*numbers: int) -> dict[str, float]:
 
 def test_chosen_batches_until_the_log() -> None:
     """Every second one, from the first on; what has been logged is not logged again."""
-    losses = LabelLoss(NAMES, 2)
+    losses = LabelLoss(LOGGED, 2)
     for number in range(5):
         train(losses, number)
     losses.receive(losses.part(5))
@@ -370,7 +372,7 @@ def test_chosen_batches_until_the_log() -> None:
 
 def test_a_batch_in_hand_is_logged_next_time() -> None:
     """The interval is added up and logged while its last batch is still to be trained on."""
-    losses = LabelLoss(NAMES, 1)
+    losses = LabelLoss(LOGGED, 1)
     train(losses, 0)
     losses.put(1, LABEL_OF_SAMPLE)
     losses.receive(losses.part(2))
@@ -383,7 +385,7 @@ def test_a_batch_in_hand_is_logged_next_time() -> None:
 
 def test_a_batch_begun_again_counts_once() -> None:
     """The last of several tries counts, in the microbatches that it has."""
-    once, again = LabelLoss(NAMES, 1), LabelLoss(NAMES, 1)
+    once, again = LabelLoss(LOGGED, 1), LabelLoss(LOGGED, 1)
     train(once, 0)
     again.put(0, LABEL_OF_SAMPLE)
     for tried in ((3,), (2, 2), (2, 2, 1)):
@@ -397,7 +399,7 @@ def test_a_batch_begun_again_counts_once() -> None:
 
 def test_ranks_add_up() -> None:
     """Two ranks, of which a third gets the second one's samples, log the mean of all tokens."""
-    ranks = [LabelLoss(NAMES, 1) for _ in range(3)]
+    ranks = [LabelLoss(LOGGED, 1) for _ in range(3)]
     train(ranks[0], 0)
     train(ranks[1], 7, (1, 4))
     ranks[2].put(0, None)
@@ -412,7 +414,7 @@ def test_ranks_add_up() -> None:
 
 def test_a_batch_without_a_finite_loss_is_left_out() -> None:
     """It says nothing, and is no reason to stop."""
-    losses = LabelLoss(NAMES, 1)
+    losses = LabelLoss(LOGGED, 1)
     train(losses, 0, finite=False)
     train(losses, 1)
     losses.flush(alone)
@@ -422,7 +424,7 @@ def test_a_batch_without_a_finite_loss_is_left_out() -> None:
 def test_what_waits_is_added_up_once_and_only_if_something_does() -> None:
     """On every rank at the same time, also on one whose samples another has."""
     calls: list[Any] = []
-    losses, copy = LabelLoss(NAMES, 2), LabelLoss(NAMES, 2)
+    losses, copy = LabelLoss(LOGGED, 2), LabelLoss(LOGGED, 2)
 
     def add_up(part: Any) -> Any:
         calls.append(part)
@@ -441,14 +443,18 @@ def test_what_waits_is_added_up_once_and_only_if_something_does() -> None:
 
 def test_saved_and_loaded() -> None:
     """What has been added up and not been logged goes on, of other labels it is refused."""
-    first, second = LabelLoss(NAMES, 1), LabelLoss(NAMES, 1)
+    first, second = LabelLoss(LOGGED, 1), LabelLoss(LOGGED, 1)
     train(first, 0)
     first.flush(alone)
     second.load_state_dict(first.state_dict())
     train(second, 1)
     second.flush(alone)
     assert second.report() == pytest.approx(expected(0, 1), abs=1e-5)
-    for total in (LabelLoss(("ja",), 1).state_dict(), {"total": "|u1:eJwDAAAAAAE="}, {"total": "x"}):
+    for total in (
+        LabelLoss(choose_labels(("ja",), np.ones(1)), 1).state_dict(),
+        {"total": "|u1:eJwDAAAAAAE="},
+        {"total": "x"},
+    ):
         with pytest.raises(ValueError, match=r"."):
             second.load_state_dict({"total": 0} | total)
 
@@ -458,7 +464,7 @@ SMOOTHED = "no loss by label from here on, the rest goes on: none of its reading
 
 def test_a_loss_that_does_not_add_up_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """By the rank that speaks, with how far off it is; what was logged before was right."""
-    losses, silent = LabelLoss(NAMES, 1), LabelLoss(NAMES, 1, speaks=False)
+    losses, silent = LabelLoss(LOGGED, 1), LabelLoss(LOGGED, 1, speaks=False)
     for rank in (losses, silent):
         train(rank, 0)
         rank.flush(alone)
@@ -485,7 +491,7 @@ def test_a_loss_that_does_not_add_up_is_said_once(caplog: pytest.LogCaptureFixtu
 )
 def test_rows_that_are_no_samples(sizes: tuple[int, ...], why: str, caplog: pytest.LogCaptureFixture) -> None:
     """Batches that something has shortened or repeated are not laid to any label."""
-    losses = LabelLoss(NAMES, 1)
+    losses = LabelLoss(LOGGED, 1)
     losses.put(0, LABEL_OF_SAMPLE)
     for size in sizes:
         logits, part, loss = next(microbatches(0, (size,)))
@@ -499,7 +505,7 @@ def test_rows_that_are_no_samples(sizes: tuple[int, ...], why: str, caplog: pyte
 
 def test_a_fault_of_one_rank_ends_it_on_all(caplog: pytest.LogCaptureFixture) -> None:
     """The rank says what it was, the first one that there is one; the other is silent."""
-    ranks = [LabelLoss(NAMES, 1, speaks=rank == 0) for rank in range(3)]
+    ranks = [LabelLoss(LOGGED, 1, speaks=rank == 0) for rank in range(3)]
     for number in range(2):
         for rank in ranks:
             rank.put(number, LABEL_OF_SAMPLE)
@@ -518,7 +524,7 @@ def test_an_error_in_reading_is_kept(
 ) -> None:
     """What nobody has thought of is named."""
     monkeypatch.setattr("composer_mixmon.label_loss.loss_sums", lambda *args: 1 / 0)
-    losses = LabelLoss(NAMES, 1)
+    losses = LabelLoss(LOGGED, 1)
     train(losses, 0, (2, 3))
     losses.flush(alone)
     assert losses.report() == {}

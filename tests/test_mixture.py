@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from composer_mixmon.mixture import Mixture, pack_counts, unpack_counts
+from composer_mixmon.mixture import Mixture
 
 fixed = settings(derandomize=True, deadline=None)
 
@@ -106,31 +106,6 @@ def test_metrics_by_hand() -> None:
         "mixmon/run/ratio/ja": 0.5,
         "mixmon/run/ratio/en": 0.5,
     }
-
-
-@fixed
-@given(
-    st.integers(0, 30), st.integers(1, 8), st.sampled_from([0, 200, 60_000, 2**31, 2**53]), st.integers(0, 99)
-)
-def test_packed_counts_come_back(rows: int, labels: int, most: int, seed: int) -> None:
-    """Counts of any size are packed and unpacked without loss."""
-    counts = np.random.default_rng(seed).integers(0, most + 1, (rows, labels))
-    back = unpack_counts(pack_counts(counts), labels)
-    assert back.dtype == np.int64
-    assert np.array_equal(back, counts)
-
-
-def test_packed_window_of_a_thousand_labels_is_small() -> None:
-    """A window of 100 batches of 4,096 samples in 1,000 labels is saved in less than 64 KiB."""
-    counts = np.random.default_rng(0).multinomial(4096, np.full(1000, 1e-3), 100)
-    assert len(pack_counts(counts)) < 64 * 1024
-
-
-@pytest.mark.parametrize("text", ["", "|u1:", "|O8:eJwDAAAAAAE=", "|u1:!!", "|u1:eNpj", "<u4:eNpjAAAAAQAB"])
-def test_damaged_counts_are_refused(text: str) -> None:
-    """Text that is no packed table of two labels raises ValueError and nothing else."""
-    with pytest.raises(ValueError, match=r"."):
-        unpack_counts(text, 2)
 
 
 def test_state_of_other_labels_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from composer_mixmon.config import Rule
 from composer_mixmon.evidence import EvidenceSettings
 from composer_mixmon.monitor import Expectation, Monitor
+from composer_mixmon.packing import pack_names
 
 Counts = npt.NDArray[np.int64]
 EVEN = np.array([0.5, 0.5])
@@ -107,7 +109,7 @@ def test_finish_counts_what_is_left_over_once() -> None:
     ("change", "message"),
     [
         ({"format": 99}, "they have the format 99"),
-        ({"labels": ["ja", "fr"]}, "they count the labels ja, fr, this run counts ja, en"),
+        ({"labels": pack_names(["ja", "fr"])}, "they count the labels ja, fr, this run counts ja, en"),
         ({"pending": "|u1:xx"}, "."),
     ],
 )
@@ -116,6 +118,24 @@ def test_foreign_state_is_refused(change: dict[str, object], message: str) -> No
     state = build(2).state_dict(alone) | change
     with pytest.raises(ValueError, match=message):
         build(2).load_state_dict(state)
+
+
+def test_state_of_a_thousand_labels_is_small() -> None:
+    """With a thousand labels and a window of a hundred batches, a checkpoint grows by 64 KiB at most."""
+    labels = tuple(f"website-{i:04d}.example" for i in range(1000))
+    even = np.full(1000, 1e-3)
+    phases = [Expectation(even, EvidenceSettings(even, 0.05, 10**9))]
+    monitor = Monitor(labels, phases, window=100, interval=10, rules=RULES)
+    for batch, row in enumerate(np.random.default_rng(0).multinomial(4096, even, 119)):
+        monitor.put(row)
+        if (batch + 1) % 10 == 0:
+            monitor.draft(batch, alone)
+        monitor.done(batch)
+    state = monitor.state_dict(alone)
+    assert len(pickle.dumps(state)) <= 64 << 10
+    again = Monitor(labels, phases, window=100, interval=10, rules=RULES)
+    again.load_state_dict(state)
+    assert again.state_dict(alone) == state
 
 
 class Sums:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import BatchEncoding
 
+from composer_mixmon.logged_labels import choose_labels
 from composer_mixmon.rows import Rows
 from composer_mixmon.token_mixture import TokenMixture
 from composer_mixmon.tokens import tokens_of
@@ -16,6 +17,7 @@ from composer_mixmon.tokens import tokens_of
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]])
 IDS = torch.ones(4, 3, dtype=torch.int64)
 TOLD = [2, 1, 3, 0]
+HALVES = np.array([0.5, 0.5])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_window_of_tokens_is_a_window_rounded_up_to_intervals() -> None:
     mixture = TokenMixture(2, window=3)
     for interval in (rows([8, 0], [8, 0]), rows([1, 1], [1, 1]), rows(None, None), rows([0, 4], None)):
         mixture.commit(mixture.fold(interval))
-    figures = mixture.metrics(mixture.fold(rows()), np.array([0.5, 0.5]), ("ja", "en"))
+    figures = mixture.metrics(mixture.fold(rows()), HALVES, choose_labels(("ja", "en"), HALVES))
     assert figures == {
         "mixmon/tokens/ratio/ja": 0.25,
         "mixmon/tokens/ratio/en": 0.75,
@@ -73,13 +75,11 @@ def test_window_of_tokens_survives_saving() -> None:
     fresh.load_state_dict(saved.state_dict())
     assert fresh.state_dict() == saved.state_dict()
     more = rows([2**40, 0])
-    target = np.array([0.5, 0.5])
-    assert fresh.metrics(fresh.fold(more), target, ("a", "b")) == saved.metrics(
-        saved.fold(more), target, ("a", "b")
-    )
+    logged = choose_labels(("a", "b"), HALVES)
+    assert fresh.metrics(fresh.fold(more), HALVES, logged) == saved.metrics(saved.fold(more), HALVES, logged)
 
 
 def test_without_tokens_nothing_is_logged() -> None:
     """Where no batch tells its tokens, there are no figures of tokens."""
     mixture = TokenMixture(2, 3)
-    assert mixture.metrics(mixture.fold(rows(None)), np.array([0.5, 0.5]), ("a", "b")) == {}
+    assert mixture.metrics(mixture.fold(rows(None)), HALVES, choose_labels(("a", "b"), HALVES)) == {}

@@ -28,7 +28,7 @@ import numpy as np
 from composer_mixmon.integrity.finding import Finding
 from composer_mixmon.integrity.numbers import Detail, Numbers, wrap
 from composer_mixmon.integrity.spots import Ints, unpack
-from composer_mixmon.mixture import pack_counts, unpack_counts
+from composer_mixmon.packing import pack_counts, unpack_counts
 
 __all__ = ["FINGERPRINT_BATCHES", "Books", "Sampled"]
 

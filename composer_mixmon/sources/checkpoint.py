@@ -10,11 +10,13 @@ import io
 import os
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
 from composer_mixmon.errors import ConfigError
+from composer_mixmon.packing import unpack_names
 from composer_mixmon.sources.inert import NotPlainError, Opaque, read_pickle
 
 __all__ = ["Checkpoint", "read_checkpoint"]
@@ -167,7 +169,7 @@ def _checkpoint(path: str, state: Mapping[str, Any]) -> Checkpoint:
     train = _mapping(_mapping(state.get("dataset_state")).get("train"))
     metadata = _mapping(state.get("metadata"))
     books = _mapping(_mapping(state.get("callbacks")).get("MixMon"))
-    labels, run = _list(books, "labels", str), _list(_mapping(books.get("mixture")), "run", int)
+    labels, run = _labels(books), _counts(books)
     return Checkpoint(
         path=path,
         batch=batch,
@@ -186,8 +188,13 @@ def _checkpoint(path: str, state: Mapping[str, Any]) -> Checkpoint:
     )
 
 
-def _list(values: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:
-    value = values.get(key)
-    if not isinstance(value, list) or not all(type(item) is kind for item in cast("list[Any]", value)):
-        return ()
-    return tuple(cast("list[Any]", value))
+def _labels(books: Mapping[str, Any]) -> tuple[str, ...]:
+    with suppress(ValueError, TypeError):
+        return unpack_names(books.get("labels", ""))
+    return ()
+
+
+def _counts(books: Mapping[str, Any]) -> tuple[int, ...]:
+    run = _mapping(books.get("mixture")).get("run")
+    counts = cast("list[Any]", run) if isinstance(run, list) else []
+    return tuple(counts) if all(type(count) is int for count in counts) else ()

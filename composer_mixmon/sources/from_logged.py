@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from composer_mixmon.config import is_label
-from composer_mixmon.metric_names import metric_names
+from composer_mixmon.logged_labels import LoggedLabels
 from composer_mixmon.run_record import Resumption, RunRecord
 from composer_mixmon.sources.logged import LOSS, RATIO, TIME, Logged, Series
-from composer_mixmon.sources.settings import global_batch, read_targets, replicas
+from composer_mixmon.sources.settings import global_batch, logged_labels, read_targets, replicas
 
 __all__ = ["record_of"]
 
@@ -61,6 +60,10 @@ def record_of(logged: Logged, samples: int | None = None) -> RunRecord:
             f"the mixture was logged up to batch {first[-1] + span[-1] - 1}; {beyond} losses come later"
         )
     targets, remark = read_targets(settings, logged.config)
+    labels = logged_labels(settings)
+    if counts is not None and labels is not None and labels.labels == mixture.names:
+        targets = tuple(replace(target, shares=labels.sums(target.shares)) for target in targets)
+        remarks += _together(labels)
     alarms = logged.column("mixmon/alarms").values
     if len(alarms) and alarms[-1]:
         remarks.append(f"mixmon raised {alarms[-1]:.0f} alarms during the run")
@@ -88,9 +91,10 @@ def _mixture(logged: Logged, settings: Mapping[str, Any], samples: int | None) -
     nothing = _Mixture((), np.zeros(0, np.int64), None)
     if not keys:
         return nothing
-    labels = _labels(settings)
-    if labels.keys() != keys.keys():
-        labels = {name: name for name in keys}
+    told = logged_labels(settings)
+    labels = {name: name for name in keys}
+    if told is not None and set(told.names) == keys.keys():
+        labels = dict(zip(told.names, told.labels, strict=True))
     names = tuple(labels.values())
     steps = _common([keys[name].steps for name in labels])
     if not len(steps):
@@ -106,11 +110,15 @@ def _mixture(logged: Logged, settings: Mapping[str, Any], samples: int | None) -
     return _count(names, stops, shares, seen, logged.precision)
 
 
-def _labels(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The run's labels by their names in metrics, in its order; none where its config does not tell."""
-    labels = settings.get("labels")
-    known = tuple(filter(is_label, cast("list[object]", labels))) if isinstance(labels, list) else ()
-    return dict(zip(metric_names(known), known, strict=True))
+def _together(labels: LoggedLabels) -> list[str]:
+    """A remark, where labels were logged together."""
+    own = len(labels.labels) - 1
+    if labels.chosen is None:
+        return []
+    return [
+        f"of {labels.total} labels, {own} were logged one by one and the rest together, as "
+        f"{labels.labels[-1]!r}: --config, or the run's ledger, tells them apart"
+    ]
 
 
 def _count(names: tuple[str, ...], stops: Ints, shares: Floats, seen: Floats, precision: float) -> _Mixture:

@@ -16,6 +16,7 @@ from composer_mixmon.sources.given import Given
 from composer_mixmon.sources.logged import Logged
 from composer_mixmon.sources.order import Advance
 from composer_mixmon.sources.replayed import book_remarks, read_order, with_replay
+from composer_mixmon.sources.settings import logged_labels
 from composer_mixmon.sources.tensorboard import find_event_files, read_event_files
 from composer_mixmon.sources.wandb_api import read_wandb_run, wandb_path
 from composer_mixmon.sources.wandb_folder import find_wandb_files, read_wandb_files
@@ -65,25 +66,30 @@ def _with_replay(record: RunRecord, logged: Logged, given: Given, advance: Advan
     if not (record.span > 1).any():
         return record
     try:
-        order = read_order(record, given)
-        replayed = with_replay(record_of(logged.without_mixture()), order, advance)
+        bare = record_of(logged.without_mixture())
+        replayed = with_replay(bare, read_order(bare, given), advance)
     except MixmonError as error:  # what was logged can be analysed all the same
         return _remark(record, f"the mixture could not be computed from the YAML: {error}")
     assert replayed.counts is not None
-    if set(replayed.names) != set(record.names) or not len(replayed.first):
+    told = logged_labels(record.settings)
+    together = told if told is not None and told.labels == record.names else None
+    names = tuple(record.settings["labels"]) if together else record.names
+    if set(replayed.names) != set(names) or not len(replayed.first):
         return _remark(
             record, "the YAML's labels are others than were logged, so the logged mixture is taken"
         )
-    columns = [replayed.names.index(name) for name in record.names]
+    column = {name: index for index, name in enumerate(replayed.names)}
     within = record.first[record.first < len(replayed.first)]
-    sums = np.add.reduceat(replayed.counts, within, axis=0)[:, columns]
+    sums = np.add.reduceat(replayed.counts, within, axis=0)[:, [column[name] for name in names]]
+    if together:
+        sums = together.sums(sums)
     differ = np.flatnonzero((sums != record.counts[: len(sums)]).any(axis=1))
     if len(differ):
         batch = int(record.first[differ[0]])
         return _remark(
             record, f"from batch {batch} on the logged mixture is not the one that the YAML implies"
         )
-    return replace(replayed, remarks=record.remarks)
+    return replayed
 
 
 def _remark(record: RunRecord, remark: str) -> RunRecord:

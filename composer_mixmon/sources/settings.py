@@ -9,7 +9,9 @@ from typing import Any, cast
 import numpy as np
 
 from composer_mixmon.audit.times import first_batch, read_duration
+from composer_mixmon.config import is_label
 from composer_mixmon.errors import ConfigError, MixmonError
+from composer_mixmon.logged_labels import LoggedLabels, choose_labels
 from composer_mixmon.replay import Settings, StreamIndex, StreamWeight, World
 from composer_mixmon.run_record import Target
 from composer_mixmon.train_yaml import StreamSource
@@ -18,6 +20,7 @@ __all__ = [
     "check_indices",
     "differences",
     "global_batch",
+    "logged_labels",
     "logged_world",
     "order_settings",
     "read_targets",
@@ -70,6 +73,18 @@ def global_batch(settings: Mapping[str, Any]) -> int | None:
     world = logged_world(settings)
     size = _part(settings, "dataset").get("batch_size") or _part(settings, "loader").get("batch_size")
     return size * world.ranks // replicas(settings) if world and isinstance(size, int) else None
+
+
+def logged_labels(settings: Mapping[str, Any]) -> LoggedLabels | None:
+    """What mixmon logged one by one, or ``None`` where the run's config does not tell."""
+    value = settings.get("labels")
+    told = cast("list[str]", value) if isinstance(value, list) else []
+    if not told or not all(map(is_label, told)):
+        return None
+    target = np.zeros(len(told))
+    with suppress(TypeError, ValueError, LookupError):
+        target[:] = settings["target"][0]["shares"]
+    return choose_labels(tuple(told), target)
 
 
 def read_targets(

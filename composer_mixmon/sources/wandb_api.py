@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from composer_mixmon.errors import ConfigError
-from composer_mixmon.metric_names import metric_names
 from composer_mixmon.sources.logged import LOSS, RATIO, TIME, Logged, Part, number
+from composer_mixmon.sources.settings import logged_labels
 from composer_mixmon.wandb_connection import connect, reason
 
 __all__ = ["read_wandb_run", "wandb_path"]
@@ -55,11 +55,11 @@ def read_wandb_run(path: str, loss: str | None = None) -> Logged:
 
 def _scans(config: dict[str, Any], loss: str) -> list[list[str]]:
     mixmon = config.get("mixmon")
-    labels = mixmon.get("labels") if isinstance(mixmon, dict) else None
+    labels = logged_labels(mixmon) if isinstance(mixmon, dict) else None
     scans = [[loss, TIME], ["time/sample", "time/sample_in_epoch"], ["time/epoch"]]
-    if not labels:
+    if labels is None:
         return scans
-    return [*scans, [RATIO + name for name in metric_names(tuple(labels))], ["mixmon/alarms"]]
+    return [*scans, [RATIO + name for name in labels.names], ["mixmon/alarms"]]
 
 
 def _put(part: Part, row: dict[str, Any], keys: list[str], loss: str) -> None:

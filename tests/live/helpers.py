@@ -17,7 +17,7 @@ from streaming.base.batching import generate_work
 from streaming.base.world import World
 
 from composer_mixmon import MixMon
-from composer_mixmon.mixture import unpack_counts
+from composer_mixmon.packing import unpack_counts, unpack_names
 from composer_mixmon.rows import Rows
 from tests.live.data import ids_of
 
@@ -103,6 +103,11 @@ def by_id(samples: int, **settings: Any) -> MixMon:
     return MixMon(**{"labels": {"position": samples}, "window": "1000ba", "log_interval": "4ba"} | settings)
 
 
+def labels_of(monitor: MixMon) -> tuple[str, ...]:
+    """The labels in the saved books."""
+    return unpack_names(monitor.state_dict()["labels"])
+
+
 def books_in(path: Path) -> dict[str, Any]:
     """The books of a checkpoint, without the name that its run's ledger has by chance."""
     saved = dict(torch.load(path, weights_only=False)["state"]["callbacks"])["MixMon"]
@@ -113,7 +118,7 @@ def books_in(path: Path) -> dict[str, Any]:
 def rows(monitor: MixMon) -> Counts:
     """The counts of each batch of the run so far, int64 (batches, labels), out of the saved books."""
     books = monitor.state_dict()
-    labels = len(books["labels"])
+    labels = len(unpack_names(books["labels"]))
     parts = [unpack_counts(books["mixture"]["recent"], labels), pending(books)]
     counts = np.concatenate(parts)
     run = np.array(books["mixture"]["run"]) + parts[1].sum(axis=0)
@@ -123,7 +128,7 @@ def rows(monitor: MixMon) -> Counts:
 
 def pending(books: dict[str, Any]) -> Counts:
     """Counts of the batches in saved books that no interval holds yet, int64 (batches, labels)."""
-    labels = len(books["labels"])
+    labels = len(unpack_names(books["labels"]))
     return Rows(labels, unpack_counts(books["pending"], Rows.width(labels))).counts
 
 

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from composer_mixmon import MixMon
 from composer_mixmon.errors import MixmonError
+from composer_mixmon.packing import unpack_names
 from tests.live.data import as_dict, streaming_dataset
 from tests.live.helpers import OFF, Witness, metrics, rows, trainer
 
@@ -91,7 +92,9 @@ def train(
         "error": error,
         "off": books == {},
         "warned": [text for text in WARNED.said if OFF in text],
-        "counts": rows(mixmon).tolist() if mixmon and books and len(books["labels"]) == SAMPLES else None,
+        "counts": rows(mixmon).tolist()
+        if mixmon and books and len(unpack_names(books["labels"])) == SAMPLES
+        else None,
         "metrics": metrics(run),
         "all_reduces": calls,
         "seconds": took,

@@ -35,7 +35,7 @@ from tests.live.column_data import (
     write_sources,
 )
 from tests.live.data import as_dict
-from tests.live.helpers import OFF, Tiny, Witness, fit, metrics, rows
+from tests.live.helpers import OFF, Tiny, Witness, fit, labels_of, metrics, rows
 
 WORKERS: dict[str, dict[str, Any]] = {
     "none": {"num_workers": 0},
@@ -74,7 +74,7 @@ def test_counts_are_those_of_the_samples(data: Path, workers: str) -> None:
     """Over two epochs, of a dataset that drops the column; what has no target counts as unlabelled."""
     witness, monitor = Witness(), by_source()
     run = fit(loader(data, **WORKERS[workers]), witness, monitor, duration="2ep")
-    assert monitor.state_dict()["labels"] == NAMES
+    assert labels_of(monitor) == tuple(NAMES)
     assert rows(monitor).tolist() == expected(witness.batches)
     assert rows(monitor).sum() == int(run.state.timestamp.sample) == 2 * (SAMPLES + BARE)
 
@@ -226,7 +226,7 @@ def test_a_built_file_tells_labels_and_shares(data: Path, built: str, kind: str)
     labels = {"file": built} | ({"column": "source"} if kind == "column" else {})
     witness, monitor = Witness(), by_source(labels=labels, target="auto", ledger=True)
     fit(loader(data, num_workers=2), witness, monitor, duration="2ep", save_folder=str(data / kind))
-    names = monitor.state_dict()["labels"]
+    names = labels_of(monitor)
     assert sorted(names) == ["en", "ja", "unlabelled", "web"]
     sources = [[source_of(i) or "unlabelled" for i in ids] for ids in witness.batches]
     assert rows(monitor).tolist() == [[of.count(name) for name in names] for of in sources]
@@ -245,7 +245,7 @@ def test_a_file_that_does_not_know_all_values(data: Path, tmp_path: Path) -> Non
     labels = {"column": "source", "file": str(tmp_path / "old.json")}
     witness, monitor = Witness(), by_source(labels=labels, target="auto")
     fit(loader(data, streams="told"), witness, monitor)
-    assert monitor.state_dict()["labels"] == ["ja", "unlabelled"]
+    assert labels_of(monitor) == ("ja", "unlabelled")
     ja = [[source_of(i) for i in ids].count("ja") for ids in witness.batches]
     assert rows(monitor).tolist() == [[n, len(ids) - n] for n, ids in zip(ja, witness.batches, strict=True)]
 

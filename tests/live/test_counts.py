@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from composer_mixmon import MixMon, MixmonError
 from tests.live.data import AugmentedStreaming, as_dict, mds_loader, streaming_dataset, two_streams, write_mds
-from tests.live.helpers import Tiny, Witness, by_id, fit, ids_to_rows, planned, rows, trainer
+from tests.live.helpers import Tiny, Witness, by_id, fit, ids_to_rows, labels_of, planned, rows, trainer
 
 BATCH = 6
 
@@ -120,7 +120,7 @@ def test_streams_in_every_batching_method(tmp_path: Path, method: str, weights: 
     streams = MixMon(window="1000ba")
     fit(loader, streams, duration="2ep")
     np.testing.assert_array_equal(rows(streams), np.stack([plan[:, :40].sum(1), plan[:, 40:].sum(1)], 1))
-    assert streams.state_dict()["labels"] == ["a", "b"]
+    assert labels_of(streams) == ("a", "b")
     assert rows(streams).sum() == int(run.state.timestamp.sample)
 
 
