@@ -7,9 +7,12 @@ ModernBERT's and llm-foundry's (``train_loader.dataset``), and any other in whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 import yaml
@@ -22,6 +25,7 @@ from composer_mixmon.replay.sampling import StreamWeight
 
 __all__ = ["StreamSource", "TrainYaml", "read_train_yaml"]
 
+_LARGEST = 1 << 20  # characters, and values with aliases written out
 _PLACES = ("local", "remote", "streams")
 
 
@@ -81,14 +85,39 @@ def read_train_yaml(path: str) -> TrainYaml:
 
 def _load(path: str) -> DictConfig:
     try:
-        root = OmegaConf.load(path)
+        root = OmegaConf.load(io.StringIO(_text(path)))
     except OSError as error:
         raise ConfigError("TRAIN.yaml", path, f"cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, ValueError) as error:
-        raise ConfigError("TRAIN.yaml", path, f"is no YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
+        reason = re.sub(r'in "<[\w ]+>", ', "at ", " ".join(str(error).split()))
+        raise ConfigError("TRAIN.yaml", path, f"is no training YAML: {reason}") from error
     if not isinstance(root, DictConfig):
         raise ConfigError("TRAIN.yaml", path, "is no training YAML: it holds no mapping")
     return root
+
+
+def _text(path: str) -> str:
+    """A file's text, unless to read it as YAML would take more memory than any settings do."""
+    with open(path, encoding="utf-8-sig") as file:
+        text = file.read(_LARGEST + 1)
+    if len(text) > _LARGEST:
+        raise ValueError("it is too large to be settings")
+    compose: Callable[..., Any] = yaml.compose  # pyright: ignore[reportUnknownMemberType]
+    tree = compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    # OmegaConf writes every alias out; before 2.4, without a limit.
+    if _size(tree, {}) > _LARGEST:
+        raise ValueError("its aliases stand for more than a million values")
+    return text
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """How many values a YAML node holds with its aliases written out; those within themselves count once."""
+    if id(node) not in known:
+        known[id(node)] = 1
+        inner: Any = [] if node is None or isinstance(node, yaml.ScalarNode) else node.value
+        parts: Any = chain.from_iterable(inner) if isinstance(node, yaml.MappingNode) else inner
+        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _datasets(node: DictConfig, where: str = "") -> Iterator[str]:

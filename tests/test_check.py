@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,46 @@ def test_bad_yaml(tmp_path: Path, content: str, message: str) -> None:
     assert out.exit_code == 2
     assert message in out.stderr
     assert len(out.stderr.splitlines()) == 1
+
+
+BOMB = "a0: &a0 {x: 1, y: 2}\n" + "".join(
+    f"a{i}: &a{i} {{{', '.join(f'k{j}: *a{i - 1}' for j in range(9))}}}\n" for i in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (BOMB, "its aliases stand for more than a million values"),
+        (re.sub(r"\{(.*)\}", r"[{\1}]", BOMB), "its aliases stand for more than a million values"),
+        ("k: 1\n" * 10_000_000, "it is too large to be settings"),
+        ("k: " + "[" * 5000, "is no training YAML: "),
+        ("k: &k [*k]", "TRAIN.yaml: "),
+        ("dataset:\n\tlocal: x", "is no training YAML: "),
+        ("k: !!python/object/apply:os.mkdir [pwned]", "is no training YAML: "),
+    ],
+    ids=["mappings", "lists", "50-MB", "deep", "within-itself", "tabs", "code"],
+)
+def test_hostile_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str) -> None:
+    """What would take a machine's memory, or run code, is refused before it can."""
+    monkeypatch.chdir(tmp_path)
+    path = save(tmp_path / "train.yaml", content + "\ndataset: {local: x}")
+    tracemalloc.start()
+    out = run("check", path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert out.exit_code == 2
+    assert message in out.stderr
+    assert len(out.stderr.splitlines()) == 1
+    assert most < 100 << 20
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.yaml"]
+
+
+def test_byte_order_mark(tmp_path: Path, data: Path) -> None:
+    """A YAML that Windows' editors have marked is read as any other."""
+    content = f"\ufeffdataset: {{local: '{data / 'streams' / 'ja' / 'train'}'}}"
+    out = run("check", save(tmp_path / "train.yaml", content))
+    assert out.exit_code == 0, out.stderr
 
 
 def test_damaged_index(tmp_path: Path) -> None:
