@@ -102,7 +102,7 @@ def _text(path: str) -> str:
         text = file.read(_LARGEST + 1)
     if len(text) > _LARGEST:
         raise ValueError("it is too large to be settings")
-    compose: Callable[..., Any] = yaml.compose  # pyright: ignore[reportUnknownMemberType]
+    compose: Callable[..., Any] = yaml.compose  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     tree = compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     # OmegaConf writes every alias out; before 2.4, without a limit.
     if _size(tree, {}) > _LARGEST:
