@@ -4,110 +4,171 @@
 
 Prints, measured side by side in this one run:
 
-- ``p50_us``, ``p99_us``: time of ours on the main thread a batch, logging and evidence apart, in
-  microseconds: 4,096 sample ids, a dataset of 1,000,000 shards, 1,000 labels, a window of 100 and an interval
-  of 10 batches, with one alarm rule. The labels are looked up in the DataLoader's workers, as in a run.
-- ``evidence_us``: what the evidence costs on top, a batch on average, by the number of labels.
-- ``worker_p50_us``: time of ours in a worker for such a batch.
-- ``startup_s``, ``startup_mb``: building the labels of that dataset, and the memory they take.
+- ``p50_us``, ``p99_us``, ``most_us``: microseconds of ours on the main thread a batch, the loggers' part
+  apart, in a run with all that is on by itself (evidence, integrity, tokens, the ledger, an interval of 10
+  batches), 4,096 sample ids a batch, 1,000,000 shards, 2e9 samples and 1,000 labels; ``interval_us``: the
+  median of the batches that end an interval.
+- ``startup_s``, ``startup_mb``: the start of that run's monitoring, and the memory it takes.
+- ``evidence_us``: what the evidence costs of it, a batch on average, by the number of labels.
 - ``throughput_ratio``: samples a second of a tiny ModernBERT's masked-LM training with monitoring over
   without; pairs of runs in alternating order, median of the pairs' ratios.
+
+StreamingDataset itself takes minutes to read a million shards.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import click
 import numpy as np
 import torch
 from composer import Callback, Trainer
-from composer.core import State
+from composer.core import Event, State
 from composer.loggers import Logger
-from composer.models import HuggingFaceModel
+from composer.models import ComposerModel, HuggingFaceModel
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
+from torch.utils.data import DataLoader
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from composer_mixmon import MixMon
 from composer_mixmon.evidence import Evidence, EvidenceSettings
-from composer_mixmon.labels import label_by_groups
-from composer_mixmon.shards import ShardTable
+from composer_mixmon.replay import Replay, Settings, World
 
 SHARDS, LABELS, IDS, SAMPLES_A_SHARD = 1_000_000, 1_000, 4_096, 2_000
 
 
-def memory_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def resident_mb() -> float:
+    """Memory that this process has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
-def big_dataset() -> ShardTable:
-    """A million shards in a thousand groups of neighbours, as merging a thousand sources gives."""
-    names = [f"{i * LABELS // SHARDS:04d}/shard.{i:07d}.mds" for i in range(SHARDS)]
-    return ShardTable.build(names, np.full(SHARDS, SAMPLES_A_SHARD), np.zeros(SHARDS, np.int64), ["data"])
+def write_index(folder: str) -> None:
+    """Index of a million shards in a thousand groups of neighbours, as merging a thousand sources gives."""
+    shard = {"column_encodings": ["int"], "column_names": ["id"], "column_sizes": [8], "compression": None}
+    shard |= {"format": "mds", "hashes": [], "samples": SAMPLES_A_SHARD, "size_limit": 1 << 26, "version": 2}
+    shard |= {"zip_data": None, "raw_data": {"basename": "NAME", "bytes": 1 << 20, "hashes": {}}}
+    entry = json.dumps(shard)
+    names = (f"{i * LABELS // SHARDS:04d}/shard.{i:07d}.mds" for i in range(SHARDS))
+    with open(Path(folder, "index.json"), "w") as out:
+        out.write('{"version": 2, "shards": [' + ", ".join(entry.replace("NAME", n) for n in names) + "]}")
 
 
-def bench_startup(shards: ShardTable) -> tuple[dict[str, float], Any]:
-    groups = {f"label{i}": [f"{i * 1000}:{i * 1000 + 1000}"] for i in range(LABELS)}
-    before, start = memory_mb(), time.perf_counter()
-    label_map = label_by_groups(shards, groups)
-    return {"startup_s": time.perf_counter() - start, "startup_mb": memory_mb() - before}, label_map
+class Unread(StreamingDataset):
+    """Serves the ids in their order; the samples are made up, for no disk holds so many.
+
+    Attributes:
+        most: Batches that are served.
+    """
+
+    most: int
+
+    def __getitem__(self, at: Any) -> Any:
+        return at
 
 
-def bench_main_thread(shards: ShardTable, label_map: Any, batches: int) -> dict[str, float]:
-    """Time MixMon's events as Composer runs them, with the logger's own time taken off."""
-    from composer_mixmon.annotate import Annotator
-    from composer_mixmon.callback import _Watch
-    from composer_mixmon.monitor import Expectation, Monitor
-    from composer_mixmon.ranks import Ranks
-    from composer_mixmon.recent_shards import RecentShards
+def planned(dataset: StreamingDataset) -> Iterator[Any]:
+    """The first batches of an epoch, in place of all of them: streaming would make a list of these first."""
+    world = World(1, 1, 1)
+    dataset._unique_worker_world = dataset._unique_rank_world.detect_workers()
+    dataset._parallel_worker_world = dataset._parallel_rank_world.detect_workers()
+    epoch, first = dataset._resume_incr_epoch()
+    ids = Replay(Settings.of_dataset(dataset, world), world, epoch, first).rank_ids(slice(dataset.most))
+    yield from map(dataset.__getitem__, ids.ravel().tolist())
 
-    alarm = {"rules": [{"deviation": 0.5}], "tolerance": None}
-    mixmon = MixMon(window="100ba", log_interval="10ba", alarm=alarm)
-    timestamp = SimpleNamespace(batch=0, epoch=0)
-    state: Any = SimpleNamespace(device=None, timestamp=timestamp, total_loss_dict={"loss/train/total": 1.0})
-    tap: Any = SimpleNamespace(latest=None, take=lambda: tap.latest, detach=lambda: None)
-    expected = Expectation(np.full(LABELS, 1 / LABELS))
-    monitor = Monitor(label_map.names, [expected], 100, 10, mixmon._config.alarm.rules)
-    mixmon._watch = _Watch(tap, monitor, Ranks(state), RecentShards(shards, 110), None, 0, {})
-    logging_s = [0.0]
 
-    def timed(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            start = time.perf_counter()
-            result = original(*args)
-            logging_s[0] += time.perf_counter() - start
-            return result
+class Timed(MixMon):
+    """Notes how long each batch's events take on the main thread, the loggers' part taken off."""
 
-        return call
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.seconds: list[float] = []
+        self.start_up = {"startup_s": 0.0, "startup_mb": 0.0}
+        self._spent = 0.0
 
-    # Naming the figures is done for the logger alone and belongs to the logging.
-    monitor._mixture.metrics = timed(monitor._mixture.metrics)
-    logger: Any = SimpleNamespace(log_metrics=lambda metrics: None)
-    rng = np.random.default_rng(0)
-    annotate = Annotator(label_map)
-    main, worker = [], []
-    for batch in range(batches):
-        ids = rng.integers(0, SHARDS * SAMPLES_A_SHARD, IDS)
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Attach."""
+        gc.collect()
+        before, start = resident_mb(), time.perf_counter()
+        super().fit_start(state, logger)
+        self.start_up["startup_s"] = time.perf_counter() - start
+        self.start_up["startup_mb"] = resident_mb() - before
+
+    def run_event(self, event: Event, state: State, logger: Logger) -> None:
+        """Run an event."""
         start = time.perf_counter()
-        tap.latest = annotate(ids, None)
-        worker.append(time.perf_counter() - start)
-        timestamp.batch, logging_s[0] = batch, 0.0
+        super().run_event(event, state, logger)
+        self._spent += time.perf_counter() - start
+        if event == Event.BATCH_END:
+            self.seconds.append(self._spent)
+            self._spent = 0.0
+
+    def _log(self, *args: Any) -> None:
         start = time.perf_counter()
-        mixmon.after_dataloader(state, logger)
-        timestamp.batch += 1
-        mixmon.batch_end(state, logger)
-        main.append(time.perf_counter() - start - logging_s[0])
-    assert monitor.run.sum() == batches // 10 * 10 * IDS
-    p50, p99 = np.percentile(main, [50, 99]) * 1e6
-    return {"p50_us": p50, "p99_us": p99, "worker_p50_us": float(np.median(worker)) * 1e6}
+        super()._log(*args)
+        self._spent -= time.perf_counter() - start
+
+
+class Weight(ComposerModel):
+    """As little as Composer can train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        """The weight."""
+        return self.weight
+
+    def loss(self, outputs: torch.Tensor, batch: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The weight."""
+        return outputs.sum()
+
+
+def made_up(samples: list[Any]) -> dict[str, torch.Tensor]:
+    """A batch as large as needed to be one."""
+    return {"attention_mask": torch.ones(len(samples), 8, dtype=torch.long)}
+
+
+def bench_main_thread(batches: int) -> dict[str, Any]:
+    """A run with all that MixMon does by itself: evidence, integrity, tokens and the ledger."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_index(folder)
+        clean_stale_shared_memory()
+        dataset = Unread(local=folder, batch_size=IDS, shuffle=True, shuffle_algo="py1br")
+        dataset.most = batches
+        groups = {f"label{i}": [f"{i * 1000}:{i * 1000 + 1000}"] for i in range(LABELS)}
+        mixmon = Timed(labels={"shards": groups}, ledger=str(Path(folder, "ledger")))
+        model = Weight()
+        trainer = Trainer(
+            model=model,
+            optimizers=torch.optim.SGD(model.parameters(), lr=0.0),
+            train_dataloader=DataLoader(dataset, batch_size=IDS, num_workers=1, collate_fn=made_up),
+            max_duration=f"{batches}ba",
+            callbacks=[mixmon],
+            progress_bar=False,
+            device="cpu",
+        )
+        trainer.fit()
+        trainer.close()
+    books = mixmon.state_dict()
+    assert sum(books["mixture"]["run"]) == batches * IDS
+    assert books["integrity"]["sums"]["plan_mismatch"] == 0
+    seconds = np.array(mixmon.seconds)
+    p50, p99, most = np.percentile(seconds, [50, 99, 100]) * 1e6
+    at_intervals = np.median(seconds[9::10]) * 1e6
+    return mixmon.start_up | {"p50_us": p50, "p99_us": p99, "most_us": most, "interval_us": at_intervals}
 
 
 def bench_evidence(labels: int, intervals: int = 50) -> float:
@@ -198,9 +259,8 @@ def bench_throughput(pairs: int, batches: int) -> dict[str, Any]:
 @click.option("--quick", is_flag=True, help="A tenth of the work, to see that it runs.")
 def main(as_json: bool, quick: bool) -> None:
     """Measure what monitoring costs a training run."""
-    shards = big_dataset()
-    startup, label_map = bench_startup(shards)
-    figures: dict[str, Any] = startup | bench_main_thread(shards, label_map, 500 if quick else 5000)
+    with patch.object(StreamingDataset, "__iter__", planned):
+        figures = bench_main_thread(500 if quick else 5000)
     figures["evidence_us"] = {labels: bench_evidence(labels) for labels in (2, 10, 100, 1000)}
     figures |= bench_throughput(*((1, 40) if quick else (9, 300)))
     if as_json:
