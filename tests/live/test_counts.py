@@ -8,14 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from composer.core import Callback, State
+from composer.core import Algorithm, Callback, Event, State
 from composer.loggers import Logger
 from streaming import StreamingDataLoader
 from torch.utils.data import DataLoader
 
 from composer_mixmon import MixMon, MixmonError
 from tests.live.data import AugmentedStreaming, as_dict, mds_loader, streaming_dataset, two_streams, write_mds
-from tests.live.helpers import Tiny, Witness, by_id, fit, ids_to_rows, labels_of, planned, rows, trainer
+from tests.live.helpers import (
+    Tiny,
+    Twice,
+    Witness,
+    by_id,
+    fit,
+    ids_to_rows,
+    labels_of,
+    planned,
+    rows,
+    trainer,
+)
 
 BATCH = 6
 
@@ -73,6 +84,47 @@ def test_microbatching_counts_each_batch_once(tmp_path: Path, microbatch: int) -
     np.testing.assert_array_equal(rows(monitor), ids_to_rows(witness.batches, 32))
     assert max(map(len, model.fed)) == min(microbatch, BATCH)
     assert sorted(i for ids in model.fed for i in ids) == list(range(32))
+
+
+def test_an_optimizer_that_calls_its_closure_twice(tmp_path: Path) -> None:
+    """Each batch goes through the model twice, in microbatches, and counts once."""
+    loader = mds_loader(streaming_dataset(write_mds(tmp_path, 32), BATCH))
+    witness, monitor, model = Witness(), by_id(32), Tiny()
+    run = trainer(loader, witness, monitor, model=model, device_train_microbatch_size=4)
+    run.state.optimizers = Twice(model.parameters(), lr=0.01)
+    run.fit()
+    run.close()
+    np.testing.assert_array_equal(rows(monitor), ids_to_rows(witness.batches, 32))
+    assert rows(monitor).sum() == int(run.state.timestamp.sample) == 32
+    assert model.fed == [
+        part for ids in witness.batches for _ in range(2) for part in (ids[:4], ids[4:]) if part
+    ]
+
+
+class Shortens(Algorithm):
+    """Trains on the first samples of each batch, and leaves the others."""
+
+    def match(self, event: Event, state: State) -> bool:
+        return event == Event.AFTER_DATALOADER
+
+    def apply(self, event: Event, state: State, logger: Logger) -> None:
+        state.batch = {name: values[:2] for name, values in state.batch.items()}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_algorithm_that_shortens_the_batch(
+    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the loader has fed counts, as Composer counts it, whatever is trained on; nothing is said."""
+    dataset = streaming_dataset(write_mds(tmp_path, 32), BATCH)
+    witness, monitor, model = Witness(), by_id(32), Tiny()
+    loader = mds_loader(dataset, num_workers=workers)
+    run = fit(loader, witness, monitor, model=model, algorithms=[Shortens()], duration="2ep")
+    plan = planned(streaming_dataset(tmp_path, BATCH), 0, workers) * 2
+    np.testing.assert_array_equal(rows(monitor), ids_to_rows(plan, 32))
+    assert rows(monitor).sum() == int(run.state.timestamp.sample) == 64
+    assert model.fed == witness.batches == [ids[:2] for ids in plan]
+    assert [record for record in caplog.records if record.name == "composer_mixmon"] == []
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -16,7 +16,7 @@ from composer_mixmon import MixMon
 from composer_mixmon.errors import ConfigError
 from tests.live import test_ranks
 from tests.live.data import mds_loader, two_streams
-from tests.live.helpers import OFF, fit, metrics, trainer
+from tests.live.helpers import OFF, Twice, fit, metrics, trainer
 from tests.live.losses import MODELS, LossWitness, composer_model, means
 from tests.live.packing import PackedModel, Packer, Texts, packed_spec
 from tests.live.test_logged import documented
@@ -139,17 +139,6 @@ def test_an_out_of_memory_retry_counts_once(
     )
     assert short.failures == failures
     assert close(metrics(run, LOSS), means(witness.batches, stream, every=2, interval=4))
-
-
-class Twice(torch.optim.SGD):
-    """Looks at the loss, goes a step, and looks once more."""
-
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        for _ in range(2):
-            with torch.enable_grad():
-                loss = closure()
-            super().step()
-        return loss
 
 
 def test_a_closure_that_is_called_twice(tmp_path: Path) -> None:
