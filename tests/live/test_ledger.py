@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ from composer_mixmon.ledger.rank_ids import read_rank_ids
 from composer_mixmon.order_hash import order_hash, order_hashes
 from composer_mixmon.replay import Replay, Settings, World
 from composer_mixmon.run_record import RunRecord
-from tests.live.data import as_dict, mds_loader, two_streams
+from tests.live.data import as_dict, ids_of, mds_loader, two_streams
 from tests.live.helpers import Witness, fit, ids_to_rows, trainer
 
 SAMPLES, BATCH = 64, 6
@@ -140,6 +144,47 @@ def test_interrupted_and_resumed(tmp_path: Path, crash: int, checkpoint: int, wo
     assert (resumption.batch, resumption.discarded) == (checkpoint, max(kept - checkpoint, 0))
     in_epoch = checkpoint % 11 * BATCH
     assert (resumption.epoch, resumption.first_sample) in [(checkpoint // 11, in_epoch), (0, 64)]
+
+
+class Tells(Callback):
+    """Prints the ids of each batch before it is trained on."""
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        print(*ids_of(state.batch), flush=True)
+
+
+TERMINATED = """
+import sys
+from pathlib import Path
+from composer_mixmon import MixMon
+from tests.live.helpers import fit
+from tests.live.test_ledger import EACH, Tells, loader
+folder = Path(sys.argv[1])
+one_long_epoch = loader(folder, workers=2, weights=({"repeat": 1000}, {"repeat": 1000}))
+fit(one_long_epoch, MixMon(**EACH, ledger=str(folder / "books")), Tells())
+"""
+
+
+def test_terminated_while_it_trains(tmp_path: Path) -> None:
+    """After SIGTERM, Composer ends the process, and the ledger holds every interval that was over."""
+    told = tmp_path / "told"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", TERMINATED, str(tmp_path)]
+    with told.open("w") as out, subprocess.Popen(command, stdout=out, env=environment) as process:
+        try:
+            while process.poll() is None and told.read_text().count("\n") < 30:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    begun = [list(map(int, line.split())) for line in told.read_text().splitlines()]
+    record = read_ledger(str(tmp_path / "books")).record
+    kept = len(record.first)
+    assert (len(begun) - 1) // 4 * 4 <= kept <= len(begun)  # whether the last one was over is not told
+    assert kept % 4 == 0
+    is_what_was_fed(record, begun[:kept])
+    assert record.remarks == ()
 
 
 METHODS = ["random", "stratified", "per_stream", "device_per_stream"]

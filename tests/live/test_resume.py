@@ -184,7 +184,7 @@ def begins_afresh(tmp_path: Path, books: dict[str, Any]) -> None:
     assert rows(mixmon).sum() == 5 * BATCH
 
 
-def test_fit_twice_and_close_twice(tmp_path: Path) -> None:
+def test_fit_twice_and_close_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The second fit goes on with the first one's books; closing again is silent."""
     mixmon, witness = monitor(window="100ba"), Witness()
     run = trainer(loader(tmp_path), witness, mixmon, duration="6ba")
@@ -192,7 +192,9 @@ def test_fit_twice_and_close_twice(tmp_path: Path) -> None:
     assert len(rows(mixmon)) == 6
     run.fit(duration="3ba")
     run.close()
+    said = len(caplog.records)
     run.close()
+    assert len(caplog.records) == said
     streams = [[int(i >= 40) for i in ids] for ids in witness.batches]
     np.testing.assert_array_equal(rows(mixmon), ids_to_rows(streams, 2))
     assert len(streams) == 9
