@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ WORKERS: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator is found")
 @pytest.mark.parametrize("workers", WORKERS)
 def test_counts_equal_the_ids_fed_and_those_planned(tmp_path: Path, workers: str) -> None:
-    """Over two epochs of a shuffled dataset, however the workers are started."""
+    """Over three epochs of a shuffled dataset, however the workers are started."""
     exact_and_as_planned(tmp_path, StreamingDataLoader, WORKERS[workers])
 
 
@@ -63,14 +64,15 @@ def exact_and_as_planned(
     dataset = streaming_dataset(write_mds(tmp_path, 50), BATCH, **settings)
     loader = loader_class(dataset, batch_size=BATCH, collate_fn=as_dict, **workers)
     witness, monitor = Witness(), by_id(50)
-    run = fit(loader, witness, monitor, duration="2ep")
+    vars(monitor)["no_worker_is_sent_this"] = Lock()  # for it cannot be pickled
+    run = fit(loader, witness, monitor, duration="3ep")
     counted = rows(monitor)
     np.testing.assert_array_equal(counted, ids_to_rows(witness.batches, 50))
     assert counted.sum() == int(run.state.timestamp.sample)
     fresh = streaming_dataset(tmp_path, BATCH, **settings)
-    plan = [ids for epoch in (0, 1) for ids in planned(fresh, epoch, workers["num_workers"])]
-    np.testing.assert_array_equal(counted, ids_to_rows(plan, 50))
-    assert plan[:9] != plan[9:]
+    epochs = [planned(fresh, epoch, workers["num_workers"]) for epoch in range(3)]
+    np.testing.assert_array_equal(counted, ids_to_rows([ids for epoch in epochs for ids in epoch], 50))
+    assert epochs[0] != epochs[1] != epochs[2]
 
 
 @pytest.mark.parametrize("microbatch", [1, 2, BATCH, BATCH + 3])
@@ -150,8 +152,13 @@ def test_uneven_last_batch(tmp_path: Path, samples: int, drop_last: bool, worker
 @pytest.mark.parametrize("method", ["random", "stratified", "per_stream", "device_per_stream"])
 @pytest.mark.parametrize(
     "weights",
-    [({}, {}), ({"repeat": 0.5}, {"repeat": 2}), ({"proportion": 0.25}, {"proportion": 0.75})],
-    ids=["plain", "repeat", "proportion"],
+    [
+        ({}, {}),
+        ({"repeat": 0.5}, {"repeat": 2}),
+        ({"choose": 21}, {"choose": 50}),
+        ({"proportion": 0.25}, {"proportion": 0.75}),
+    ],
+    ids=["plain", "repeat", "choose", "proportion"],
 )
 def test_streams_in_every_batching_method(tmp_path: Path, method: str, weights: Any) -> None:
     """Up- and down-sampled streams count under the underlying ids, and under their streams."""
@@ -174,6 +181,21 @@ def test_streams_in_every_batching_method(tmp_path: Path, method: str, weights: 
     np.testing.assert_array_equal(rows(streams), np.stack([plan[:, :40].sum(1), plan[:, 40:].sum(1)], 1))
     assert labels_of(streams) == ("a", "b")
     assert rows(streams).sum() == int(run.state.timestamp.sample)
+
+
+@pytest.mark.parametrize("sampling", ["balanced", "fixed"])
+def test_epochs_that_choose_their_samples(tmp_path: Path, sampling: str) -> None:
+    """Anew or once for all, by ``sampling_method``: each epoch's own samples count, over three epochs."""
+    settings = {"sampling_method": sampling, "weights": ({"choose": 20}, {"choose": 10}), "shuffle": True}
+    witness, monitor = Witness(), by_id(64)
+    fit(mds_loader(two_streams(tmp_path, BATCH, **settings)), witness, monitor, duration="3ep")
+    counted = rows(monitor)
+    np.testing.assert_array_equal(counted, ids_to_rows(witness.batches, 64))
+    fresh = two_streams(tmp_path, BATCH, **settings)
+    plan = [ids for epoch in range(3) for ids in planned(fresh, epoch, 0)]
+    np.testing.assert_array_equal(counted, ids_to_rows(plan, 64))
+    first, *others = counted.reshape(3, 5, 64).sum(axis=1).tolist()
+    assert [other == first for other in others] == [sampling == "fixed"] * 2
 
 
 @pytest.mark.parametrize("algo", ["py1e", "py1br", "py1s", "py2s", "naive", None])

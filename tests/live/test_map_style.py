@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,25 @@ def test_distributed_sampler() -> None:
     fed = ids_to_rows(witness.batches, SAMPLES)
     np.testing.assert_array_equal(rows(monitor), fed)
     assert not np.array_equal(fed[:5], fed[5:])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("at", [3, 7])
+def test_a_resumed_run_goes_on(tmp_path: Path, at: int, workers: int) -> None:
+    """Composer fetches what was trained on once more, epochs and batches, and skips it: it counts once."""
+
+    def loader() -> DataLoader[Any]:
+        dataset: Any = Listed(SAMPLES)
+        sampler: Any = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=5)
+        return DataLoader(dataset, batch_size=BATCH, sampler=sampler, num_workers=workers)
+
+    whole, rest, monitor = Witness(), Witness(), by_id(SAMPLES)
+    saving = {"save_folder": str(tmp_path), "save_filename": "ba{batch}.pt", "save_interval": f"{at}ba"}
+    fit(loader(), whole, duration="2ep")
+    fit(loader(), by_id(SAMPLES), duration=f"{at}ba", **saving)
+    fit(loader(), rest, monitor, duration="2ep", load_path=str(tmp_path / f"ba{at}.pt"))
+    assert rest.batches == whole.batches[at:]
+    np.testing.assert_array_equal(rows(monitor), ids_to_rows(whole.batches, SAMPLES))
 
 
 def test_repeats_are_counted_as_often_as_they_come() -> None:
