@@ -6,8 +6,9 @@ Prints, measured side by side in this one run:
 
 - ``p50_us``, ``p99_us``, ``most_us``: microseconds of ours on the main thread a batch, the loggers' part
   apart, in a run with all that is on by itself (evidence, integrity, tokens, the ledger, an interval of 10
-  batches), 4,096 sample ids a batch, 1,000,000 shards, 2e9 samples and 1,000 labels; ``interval_us``: the
-  median of the batches that end an interval.
+  batches), 4,096 sample ids a batch, 1,000,000 shards, 2e9 samples and 1,000 labels; ``within_p99_us``: the
+  99th percentile of the batches that end no interval; ``interval_us``: the median of those that do, where
+  the evidence of ten batches is worked out and the ledger is written.
 - ``startup_s``, ``startup_mb``: the start of that run's monitoring, and the memory it takes.
 - ``evidence_us``: what the evidence costs of it, a batch on average, by the number of labels.
 - ``throughput_ratio``: samples a second of a tiny ModernBERT's masked-LM training with monitoring over
@@ -109,7 +110,8 @@ class Timed(MixMon):
         """Run an event."""
         start = time.perf_counter()
         super().run_event(event, state, logger)
-        self._spent += time.perf_counter() - start
+        if event.value in vars(MixMon) and event != Event.FIT_START:  # the rest is Composer's dispatch alone
+            self._spent += time.perf_counter() - start
         if event == Event.BATCH_END:
             self.seconds.append(self._spent)
             self._spent = 0.0
@@ -167,8 +169,11 @@ def bench_main_thread(batches: int) -> dict[str, Any]:
     assert books["integrity"]["sums"]["plan_mismatch"] == 0
     seconds = np.array(mixmon.seconds)
     p50, p99, most = np.percentile(seconds, [50, 99, 100]) * 1e6
-    at_intervals = np.median(seconds[9::10]) * 1e6
-    return mixmon.start_up | {"p50_us": p50, "p99_us": p99, "most_us": most, "interval_us": at_intervals}
+    ends = np.arange(len(seconds)) % 10 == 9
+    figures = {"p50_us": p50, "p99_us": p99, "most_us": most}
+    figures["within_p99_us"] = np.percentile(seconds[~ends], 99) * 1e6
+    figures["interval_us"] = np.median(seconds[ends]) * 1e6
+    return mixmon.start_up | {name: float(value) for name, value in figures.items()}
 
 
 def bench_evidence(labels: int, intervals: int = 50) -> float:

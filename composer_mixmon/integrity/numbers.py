@@ -19,6 +19,8 @@ _SUMS = ("samples", "uncounted", "excess", "void", "mismatches", "fingerprint")
 _RANK_0 = ("hashed", "started", "epoch", "first", "start", "total", "dropped", "setup")
 _PLACE = {name: i for i, name in enumerate((*_SUMS, *_RANK_0))}
 _DETAIL = 4 + 2 * SHOWN
+_TABLE = len(_PLACE) + _DETAIL
+_RANKS = _TABLE + PACKED
 
 
 class Detail:
@@ -69,14 +71,22 @@ class Numbers:
 
     Attributes:
         values: int64 (282 + ranks + ranks / 62,).
-        table: Packed counts of the spots.
-        digests: Each rank's digest of its ids, whatever their order.
     """
 
     def __init__(self, ranks: int, values: Ints | None = None) -> None:
-        edges = np.cumsum([len(_PLACE), _DETAIL, PACKED, ranks, -(-ranks // _BITS)])
-        self.values = np.zeros(edges[-1], np.int64) if values is None else values
-        _, self._detail, self.table, self.digests, self._suspects = np.split(self.values, edges[:-1])
+        self._ranks = ranks
+        size = _RANKS + ranks + -(-ranks // _BITS)
+        self.values = np.zeros(size, np.int64) if values is None else values
+
+    @property
+    def table(self) -> Ints:
+        """Packed counts of the spots: int64 (256,)."""
+        return self.values[_TABLE:_RANKS]
+
+    @property
+    def digests(self) -> Ints:
+        """Each rank's digest of its ids, whatever their order: int64 (ranks,)."""
+        return self.values[_RANKS : _RANKS + self._ranks]
 
     def __getitem__(self, name: str) -> int:
         return int(self.values[_PLACE[name]])
@@ -86,19 +96,19 @@ class Numbers:
 
     def suspect(self, detail: Detail) -> None:
         """Name this rank as one that was fed other samples than planned."""
-        self._suspects[detail.rank // _BITS] = 1 << detail.rank % _BITS
-        self._detail[:] = detail.pack()
+        self.values[_RANKS + self._ranks + detail.rank // _BITS] = 1 << detail.rank % _BITS
+        self.values[len(_PLACE) : _TABLE] = detail.pack()
 
     @property
     def suspects(self) -> list[int]:
         """Ranks that were fed other samples than planned, in a sum over the ranks."""
-        words: list[int] = self._suspects.tolist()
+        words: list[int] = self.values[_RANKS + self._ranks :].tolist()
         return [_BITS * i + bit for i, word in enumerate(words) for bit in range(_BITS) if word >> bit & 1]
 
     @property
     def detail(self) -> Detail | None:
         """The first mismatch, in a sum over the ranks; ``None`` unless exactly one rank has one."""
-        return Detail.unpack(self._detail) if len(self.suspects) == 1 else None
+        return Detail.unpack(self.values[len(_PLACE) : _TABLE]) if len(self.suspects) == 1 else None
 
 
 def _shown(ids: list[int]) -> str:

@@ -101,6 +101,7 @@ class Integrity:
         self.books = books
         self._seen_by_rank = np.zeros(len(spots), np.int64)
         self._high = books.most_of_spots
+        self._excess = 0  # appearances of spots on this rank, in this pass, beyond the most that may be
         self._first_batch = 0  # of the pass, counted over the run
         self._rank = rank
         self._ranks = ranks
@@ -232,6 +233,7 @@ class Integrity:
         self.stop()
         self._pass = now = self._begin()
         self._seen_by_rank[:] = 0
+        self._excess = 0
         self._told, self._detail, self._detail_told, self._otherwise = 0, None, False, False
         self._first_batch = batch.run
         if self._rank == 0:
@@ -260,10 +262,11 @@ class Integrity:
         numbers.digests[self._rank] = batch.digest
         if self._high is None:
             return batch.spots[:0]
-        found, times = np.unique(batch.spots, return_counts=True)
-        self._seen_by_rank[found] += times
-        over = self._seen_by_rank[found] - self._high[found]
-        numbers["excess"] = int(np.clip(over, 0, times).sum())
+        if len(batch.spots):
+            np.add.at(self._seen_by_rank, batch.spots, 1)
+            before = self._excess
+            self._excess = int(np.maximum(self._seen_by_rank - self._high, 0).sum())
+            numbers["excess"] = self._excess - before
         return batch.spots
 
     def _part(self, batches: int, total: Numbers) -> Ints:
