@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import torch
 from composer.core import Callback
@@ -33,6 +34,11 @@ from tests.live.helpers import OFF, Witness, metrics, rows, trainer
 BATCH = 4  # of a rank
 SAMPLES = 96
 FOLDER = Path(sys.argv[1])
+COLLECTIVES = (
+    *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "barrier"),
+    *("broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "reduce"),
+    *("reduce_scatter", "scatter", "scatter_object_list", "send", "recv"),
+)
 
 
 class Warned(logging.Handler):
@@ -64,25 +70,19 @@ def train(
 ) -> dict[str, Any]:
     """One run; ``error`` names what it raised."""
     WARNED.said.clear()
-    witness, memory, error, calls = Witness(), InMemoryLogger(), None, 0
+    witness, memory, error = Witness(), InMemoryLogger(), None
     monitors = [mixmon] if mixmon else []
     settings |= {"loggers": [memory], "dist_timeout": 60.0}
     run = trainer(data or loader(), witness, *monitors, *callbacks, duration=duration, **settings)
-    all_reduce, began = torch.distributed.all_reduce, time.monotonic()
-
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return all_reduce(*args, **kwargs)
-
-    torch.distributed.all_reduce = counting
-    try:
-        run.fit()
-    except MixmonError as caught:
-        error = type(caught).__name__
-    finally:
-        torch.distributed.all_reduce = all_reduce
+    began = time.monotonic()
+    counting = {name: Mock(wraps=getattr(torch.distributed, name)) for name in COLLECTIVES}
+    with patch.multiple(torch.distributed, **counting):
+        try:
+            run.fit()
+        except MixmonError as caught:
+            error = type(caught).__name__
     took = time.monotonic() - began
+    calls = {name: counted.call_count for name, counted in counting.items()}
     run.close()
     books = mixmon.state_dict() if mixmon else None
     return {
@@ -96,7 +96,8 @@ def train(
         if mixmon and books and len(unpack_names(books["labels"])) == SAMPLES
         else None,
         "metrics": metrics(run),
-        "all_reduces": calls,
+        "all_reduces": calls.pop("all_reduce"),
+        "other_collectives": calls,
         "seconds": took,
     }
 
