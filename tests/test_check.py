@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,9 @@ def test_hostile_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: 
     monkeypatch.chdir(tmp_path)
     path = save(tmp_path / "train.yaml", content + "\ndataset: {local: x}")
     tracemalloc.start()
+    began = time.perf_counter()
     out = run("check", path)
+    assert time.perf_counter() - began < 1
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert out.exit_code == 2

@@ -128,6 +128,8 @@ def test_target() -> None:
         ({"ja": 0.5, "en": 0.6}, "the shares sum to 1.1: make them sum to 1"),
         ({"ja": 0.5, "en": 0.5 + 2e-9}, "make them sum to 1"),
         ({"ja": math.nan, "en": 1}, "target.ja: nan: give a number from 0 to 1"),
+        ({"ja": math.inf}, "target.ja: inf: give a number from 0 to 1"),
+        ({"ja": 0.0, "en": 0.0}, "the shares sum to 0: make them sum to 1"),
         ({"ja": -0.5, "en": 1.5}, "target.ja: -0.5: give a number from 0 to 1"),
         ({"ja": "half"}, "target.ja: 'half': give a number from 0 to 1"),
         ({"ja": True}, "target.ja: True: "),

@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streaming import StreamingDataLoader
+from composer.core import DataSpec
 
 from composer_mixmon import MixMon
 from composer_mixmon.errors import MixtureAlarm
-from tests.live.data import as_dict, two_streams
+from tests.live.data import mds_loader, two_streams
 from tests.live.helpers import Tiny, Witness, fit, trainer
 
 BATCH, WINDOW, PATIENCE, LIMIT = 4, 4, 2, 0.3
 
 
-def loader(tmp_path: Path) -> StreamingDataLoader:
-    """Stream ``a`` first (10 batches), then stream ``b`` (6 batches)."""
-    return StreamingDataLoader(two_streams(tmp_path, BATCH), batch_size=BATCH, collate_fn=as_dict)
+def loader(tmp_path: Path) -> DataSpec:
+    """Stream ``a`` first (10 batches), then stream ``b`` (6 batches); a sample has 5 tokens."""
+    batches = mds_loader(two_streams(tmp_path, BATCH))
+    return DataSpec(batches, get_num_tokens_in_batch=lambda batch: 5 * len(batch["id"]))
 
 
 def monitor(interval: int, action: Any = None, grace: int = 5) -> MixMon:
@@ -42,7 +43,7 @@ def alarm_batch(batches: list[list[int]], grace: int = 5) -> int:
 
 
 @pytest.mark.parametrize("interval", [1, 3, 5])
-@pytest.mark.parametrize("duration", ["16ba", "64sp", "1ep", "2ep"])
+@pytest.mark.parametrize("duration", ["16ba", "64sp", "320tok", "1ep", "2ep"])
 def test_stop_ends_the_run_where_the_alarm_is_seen(tmp_path: Path, interval: int, duration: str) -> None:
     """At the end of its interval, whatever the unit of the run's length; a checkpoint is written."""
     witness, everything = Witness(), Witness()

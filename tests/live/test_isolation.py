@@ -19,6 +19,7 @@ from streaming import StreamingDataLoader
 
 import composer_mixmon
 from composer_mixmon import MixMon
+from composer_mixmon.ledger import read_ledger
 from tests.live.data import as_dict, streaming_dataset, write_mds
 from tests.live.helpers import OFF, Tiny, Witness, by_id, fit, ids_to_rows, metrics, rows
 
@@ -333,10 +334,12 @@ class Raises(LoggerDestination):
 
 
 def test_a_logger_that_raises_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And the monitoring goes on counting."""
-    witness, monitor = Witness(), by_id(SAMPLES, log_interval="1ba")
+    """And the monitoring goes on counting, and keeping its ledger."""
+    witness, monitor = Witness(), by_id(SAMPLES, log_interval="1ba", ledger=str(tmp_path / "books"))
     fit(loader(tmp_path / "mds"), witness, monitor, loggers=[Raises()], duration="2ep")
-    np.testing.assert_array_equal(rows(monitor), ids_to_rows(witness.batches, SAMPLES))
+    fed = ids_to_rows(witness.batches, SAMPLES)
+    np.testing.assert_array_equal(rows(monitor), fed)
+    np.testing.assert_array_equal(read_ledger(str(tmp_path / "books")).record.counts, fed)
     assert len(warnings_of(caplog)) == 1
     assert "a logger did not take what was logged" in warnings_of(caplog)[0]
 
