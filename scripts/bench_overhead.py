@@ -25,7 +25,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -79,7 +79,7 @@ class Unread(StreamingDataset):
         return at
 
 
-def planned(dataset: StreamingDataset) -> Iterator[Any]:
+def planned(dataset: Unread) -> Iterator[Any]:
     """The first batches of an epoch, in place of all of them: streaming would make a list of these first."""
     world = World(1, 1, 1)
     dataset._unique_worker_world = dataset._unique_rank_world.detect_workers()
@@ -110,15 +110,17 @@ class Timed(MixMon):
         """Run an event."""
         start = time.perf_counter()
         super().run_event(event, state, logger)
-        if event.value in vars(MixMon) and event != Event.FIT_START:  # the rest is Composer's dispatch alone
+        if event == Event.FIT_START:
+            self._spent = 0.0
+        elif event.value in vars(MixMon):  # the rest is Composer's dispatch alone
             self._spent += time.perf_counter() - start
         if event == Event.BATCH_END:
             self.seconds.append(self._spent)
             self._spent = 0.0
 
-    def _log(self, *args: Any) -> None:
+    def _tell(self, log_it: Callable[[], None]) -> None:
         start = time.perf_counter()
-        super()._log(*args)
+        super()._tell(log_it)
         self._spent -= time.perf_counter() - start
 
 
